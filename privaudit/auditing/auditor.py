@@ -82,7 +82,6 @@ from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import TRAINERS, ClientId, Task, Trainer
 from privaudit.models.interfaces import OwnersModel
 from privaudit.privacy.certificate import batch_share
-from privaudit.recording.owner import chosen_owner, use_owner
 from privaudit.recording.recorded_trainer import (
     ASKED,
     RecordedTrainer,
@@ -549,22 +548,20 @@ def shadow_jobs(
     run: Run,
     scenario: str,
     asked: Mapping[str, Any],
-    owner: str | None = None,
     *,
     keep: bool = False,
 ) -> list[Job[None]]:
     """Return jobs that train the shadow models of an attack; none where nothing is won.
 
     That is where one job would do, or where whole federations are trained, in which all
-    targets are together. Where the run was trained elsewhere, ``owner`` says where its
-    owner is from. ``keep``: What is read of the run stays with it, for its attack.
+    targets are together. ``keep``: What is read of the run stays with it, for its attack.
     """
     most = run.config.clients if asked["clients"] == "all" else asked["clients"]
     if most <= CLIENTS or asked["shadows"] == 0:
         return []
     check_log(run)  # before anything is trained
     read = run if keep else load_run(run.path)
-    clients, shadows = _clients(read, scenario, asked, owner)
+    clients, shadows = _clients(read, scenario, asked)
     asked = {**asked, "shadows": shadows, "budget": None}
     size = max(1, min(CLIENTS, ceil(len(clients) / LEAST_JOBS)))
     size = max(size, ceil(len(clients) / MOST_JOBS))
@@ -575,7 +572,7 @@ def shadow_jobs(
         Job(
             f"shadow models {number} of {len(parts)}, {scenario}, {run.name}",
             train_shadows,
-            (run, scenario, asked, part, owner),
+            (run, scenario, asked, part),
             run.name,
         )
         for number, part in enumerate(parts, start=1)
@@ -583,13 +580,12 @@ def shadow_jobs(
 
 
 def _clients(
-    run: Run, scenario: str, asked: Mapping[str, Any], owner: str | None
+    run: Run, scenario: str, asked: Mapping[str, Any]
 ) -> tuple[list[ClientId], int]:
     """Return whom shadow models can be trained for apart from each other, and how many."""
-    with use_owner(None if chosen_owner() else owner):
-        plan, adversary, targets, paid = Auditor(run).resolve(scenario, **asked)
-        if not any(attack.trains_shadows for attack in plan.attacks.values()):
-            return [], 0
+    plan, adversary, targets, paid = Auditor(run).resolve(scenario, **asked)
+    if not any(attack.trains_shadows for attack in plan.attacks.values()):
+        return [], 0
     shadows = paid.shadows if paid else asked["shadows"] or 0
     names = [target.client for target in targets]
     is_apart = bool(adversary.view.messages) and adversary.store is not None
@@ -606,17 +602,15 @@ def train_shadows(
     scenario: str,
     asked: Mapping[str, Any],
     clients: Sequence[ClientId],
-    owner: str | None,
     watcher: Watcher | None = None,
 ) -> None:
     """Train some clients' shadow models, and keep what they say beside the run."""
     refresh(run.path)  # on another machine it was never read
-    with use_owner(None if chosen_owner() else owner):
-        auditor = Auditor(run)
-        plan = auditor.plan(scenario, asked["attacks"], asked["shadows"])
-        adversary, targets = auditor.prepare(
-            plan, seed=asked["seed"], watcher=watcher, only=clients
-        )
-        for attack in plan.attacks.values():
-            if attack.trains_shadows:
-                attack(adversary, targets)
+    auditor = Auditor(run)
+    plan = auditor.plan(scenario, asked["attacks"], asked["shadows"])
+    adversary, targets = auditor.prepare(
+        plan, seed=asked["seed"], watcher=watcher, only=clients
+    )
+    for attack in plan.attacks.values():
+        if attack.trains_shadows:
+            attack(adversary, targets)

@@ -310,8 +310,12 @@ def with_computing(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         from privaudit.core.devices import use_checkpointing, use_device, use_memory
         from privaudit.core.portable_bits import warn_unless_held
+        from privaudit.execution.executors import fork_workers
         from privaudit.models import remote_code
 
+        is_one_run = len(named.get("run") or ()) == 1
+        if named.get("on") == "local" and device is None and not is_one_run:
+            fork_workers(["privaudit.auditing.auditor", "privaudit.report.page"])
         warn_unless_held(bits)
         with (
             use_device(device),

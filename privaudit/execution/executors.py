@@ -7,7 +7,7 @@ lies in each node's own cache (PRIVAUDIT_CACHE), and not in Ray's object store: 
 encodes a data set once in all, however many jobs and sweeps, and no driver has to hold it.
 """
 
-import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -20,13 +20,12 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from privaudit.core.devices import chosen_device
 from privaudit.core.errors import (
@@ -37,6 +36,7 @@ from privaudit.core.errors import (
     without_exits,
 )
 from privaudit.core.formatting import install_line
+from privaudit.core.lazy_torch import torch, when_imported
 from privaudit.execution.jobs import (
     Begun,
     Executor,
@@ -130,10 +130,9 @@ class Local:
         """Return how many processes take what is left, of so many seconds each."""
         if self.processes is not None:
             return min(self.processes, left)
-        count = min(left, _that_fit()) if seconds else 1
-        pool = _WARM.get()
-        worth = 0.1 if pool is not None and len(pool.idle) >= count else WORTH
-        return count if seconds * left * (1 - 1 / count) > worth else 1
+        count, pool = min(left, _that_fit()), _WARM.get()
+        is_warm = pool is not None and len(pool.idle) >= count
+        return count if is_warm or seconds * left * (1 - 1 / count) > WORTH else 1
 
 
 HERE = Local()
@@ -177,7 +176,7 @@ def _in_processes(
                     begun(job)
                 try:
                     future = process.submit(perform_there, computing, job)
-                except BrokenProcessPool:  # it was killed while it had no job
+                except (BrokenProcessPool, EOFError):  # it, or who forks, was killed
                     process = pool.start()
                     future = process.submit(perform_there, computing, job)
                 running[future] = job, process
@@ -209,9 +208,8 @@ def _process_finished(job: Job[Result], future: "Future[Result]") -> Finished[Re
 class _Pool:
     """Processes that are started one by one, when they are first needed.
 
-    They are spawned, not forked: a fork of a process whose threads have computed may
-    wait for them forever. Each is a pool of its own, so that one that is killed takes no
-    other's job with it. A run that is cut off loses the round it is in, no more.
+    Each is a pool of its own, so that one that is killed takes no other's job with it. A
+    run that is cut off loses the round it is in, no more.
     """
 
     def __init__(self) -> None:
@@ -223,7 +221,7 @@ class _Pool:
         """Return a process without a job."""
         if self.idle:
             return self.idle.pop()
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context(_METHOD.get())
         process = ProcessPoolExecutor(1, context, initializer=_prepare_worker)
         self.started.append(process)
         return process
@@ -239,6 +237,22 @@ class _Pool:
 
 
 _WARM: ContextVar[_Pool | None] = ContextVar("warm", default=None)
+_METHOD: ContextVar[str] = ContextVar("how workers start", default="spawn")
+
+
+def fork_workers(modules: Sequence[str]) -> None:
+    """Let workers be forked from a server, which begins to import modules at once.
+
+    A fork of a process whose threads have computed may wait for them forever: the server
+    only imports. Workers are spawned where nothing is won, on one core or with torch
+    imported here; and on other systems than Linux, whose libraries may not stand a fork.
+    """
+    if sys.platform == "linux" and "torch" not in sys.modules and os.cpu_count() != 1:
+        multiprocessing.get_context("forkserver").set_forkserver_preload([*modules])
+        taken = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server inherits it
+        forkserver.ensure_running()
+        signal.signal(signal.SIGINT, taken)
+        _METHOD.set("forkserver")
 
 
 @contextmanager
@@ -272,6 +286,7 @@ def _prepare_worker() -> None:
     A driver that is killed cannot end its workers, so they end when it has.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    when_imported(gc.freeze)  # as in the driver: torch is searched for garbage no more
     threading.Thread(target=_end_with_driver, daemon=True).start()
 
 
@@ -361,7 +376,7 @@ def _ray() -> Any:
     return ray
 
 
-@contextlib.contextmanager
+@contextmanager
 def _connected(ray: Any, address: str | None) -> Iterator[None]:
     """Connect to a cluster, and leave it again; one that is connected to is kept."""
     if ray.is_initialized():
@@ -383,10 +398,8 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
 def _check_nodes(ray: Any, options: dict[str, Any]) -> None:
     """Refuse what no node could run: Ray would wait for such a node forever."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for resource, wanted in (
-        ("CPU", options["num_cpus"]),
-        ("GPU", options["num_gpus"]),
-    ):
+    for resource in ("CPU", "GPU"):
+        wanted = options[f"num_{resource.lower()}s"]
         most = max((node.get(resource, 0) for node in nodes), default=0)
         if most < wanted:
             raise ConfigError(
@@ -398,8 +411,7 @@ def _check_nodes(ray: Any, options: dict[str, Any]) -> None:
 
 def _perform_on_node(computing: str, folder: str, job: Job[Result]) -> Result:
     """Do a job on a node, in the driver's folder where the node has it."""
-    where = contextlib.chdir(folder) if Path(folder).is_dir() else None
-    with where or contextlib.nullcontext():
+    with chdir(folder) if Path(folder).is_dir() else nullcontext():
         return perform_there(computing, job)
 
 
@@ -424,7 +436,8 @@ def _task_finished(ray: Any, job: Job[Result], done: Any) -> Finished[Result]:
 PLACES = "local, local:N, ray or ray://HOST:10001; behind ray perhaps ,gpus=0.5"
 _NAMED = re.compile(
     r"local(?::(?P<processes>[1-9][0-9]{0,3}))?"
-    r"|(?P<ray>ray(?:://[\w.\-\[\]:]+)?)(?:,gpus=(?P<gpus>[0-9.]{1,6}))?"
+    r"|(?P<ray>ray(?:://[\w.\-\[\]:]+)?)"
+    r"(?:,gpus=(?P<gpus>0?\.[0-9]{1,4}|1(?:\.0{1,4})?))?"
 )
 
 
@@ -441,15 +454,11 @@ def find_executor(name: str = "local") -> Executor:
         Local(processes=2)
     """
     found = _NAMED.fullmatch(name)
-    processes, share = (found["processes"], found["gpus"]) if found else (None, None)
-    try:
-        gpus = float(share or SHARE)
-    except ValueError:
-        gpus = 0.0
-    if found is None or not 0 < gpus <= 1:
+    gpus = float(found["gpus"] or SHARE) if found else 0.0
+    if found is None or not gpus:
         raise ConfigError(
             f"--on {shown(name)} names no place to run jobs. Use {PLACES}."
         )
     if found["ray"]:
         return OnRay(found["ray"] if "//" in found["ray"] else None, gpus)
-    return Local(int(processes) if processes else None)
+    return Local(int(found["processes"]) if found["processes"] else None)

@@ -4,9 +4,11 @@ import json
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
+from privaudit.core.context import set_within
 from privaudit.core.devices import as_chosen, chosen, chosen_device, use_device
 from privaudit.core.errors import (
     ConfigError,
@@ -19,27 +21,30 @@ from privaudit.core.lazy_torch import torch
 from privaudit.models.remote_code import remote_code_is_trusted, trust_remote_code
 from privaudit.statistics.progress import Watcher
 
+OWNER: ContextVar[str | None] = ContextVar("where the owner's module is", default=None)
+
 
 def computing_here(parts: int = 1) -> str:
-    """Return device, memory, checkpointing, trust in models' own code, and threads.
+    """Return device, memory, checkpointing, trust in models' own code, threads and owner.
 
     A line of JSON, for :func:`computing_as` in so many processes, which share the memory.
     """
     limit, checkpointing = chosen(parts)
     device, trusted = str(chosen_device()), remote_code_is_trusted()
     threads = torch.get_num_threads()
-    return json.dumps([device, limit, checkpointing, trusted, threads])
+    return json.dumps([device, limit, checkpointing, trusted, threads, OWNER.get()])
 
 
 @contextmanager
 def computing_as(computing: str) -> Iterator[None]:
     """Compute within as the process that :func:`computing_here` was called in."""
-    device, limit, checkpointing, trusted, threads = json.loads(computing)
+    device, limit, checkpointing, trusted, threads, owner = json.loads(computing)
     with (
         use_device(torch.device(device)),
         as_chosen(limit, checkpointing),
         trust_remote_code(trusted),
         use_threads(threads),
+        set_within(OWNER, owner),
     ):
         yield
 

@@ -46,6 +46,7 @@ from privaudit.core.errors import (
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.limits import most
 from privaudit.core.tensors import Tensors
+from privaudit.execution.jobs import OWNER
 from privaudit.federation.threat_models import View
 from privaudit.models.interfaces import TaskKind
 from privaudit.recording.bundle import BUNDLE
@@ -317,7 +318,6 @@ def _can_import_from(folder: Path) -> None:
 
 
 _chosen: ContextVar[Owner | None] = ContextVar("owner", default=None)
-_place: ContextVar[str | None] = ContextVar("owner's place", default=None)
 
 
 @contextmanager
@@ -333,17 +333,15 @@ def use_owner(owner: object) -> Iterator[None]:
     """
     found = load_owner(owner) if isinstance(owner, str) else owner
     chosen = _chosen.get() if found is None else Owner.of(found)
-    place = owner if isinstance(owner, str) else _place.get()
-    with set_within(_chosen, chosen), set_within(_place, place):
+    place = owner if isinstance(owner, str) else OWNER.get()
+    with set_within(_chosen, chosen), set_within(OWNER, place):
         yield
 
 
-def owners_place() -> str | None:
-    """Return where the chosen owner was loaded from, for another process."""
-    return _place.get()
-
-
 def chosen_owner() -> Owner | None:
-    """Return the owner that was chosen, here or by PRIVAUDIT_OWNER, if any."""
-    named = os.environ.get(VARIABLE)
+    """Return the owner that was chosen, here or by PRIVAUDIT_OWNER, if any.
+
+    In a process that others hand jobs to it is theirs, where it has none by that name.
+    """
+    named = os.environ.get(VARIABLE) or OWNER.get()
     return _chosen.get() or (load_owner(named) if named else None)

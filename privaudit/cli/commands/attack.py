@@ -38,9 +38,7 @@ def attack_all(
     from privaudit.cli.progress import Phase
     from privaudit.execution.executors import HERE, Local, warm_processes
     from privaudit.execution.jobs import Job, results_of
-    from privaudit.recording.owner import owners_place
 
-    owner = owners_place()
     pairs = [
         (name, ask, number, one)
         for name, ask in wanted.items()
@@ -50,7 +48,7 @@ def attack_all(
         Job(
             f"{name} {number}, {one.name}",
             attack_run,
-            (one, name, ask, show_records, owner, limits),
+            (one, name, ask, show_records, limits),
             one.name,
         )
         for name, ask, number, one in pairs
@@ -68,7 +66,7 @@ def attack_all(
                 for name, ask, number, one in pairs
                 # Of a store, what shadow models say stays where they were asked.
                 if isinstance(executor, Local) or one.place == str(one.path)
-                for job in shadow_jobs(one, name, ask, owner, keep=len(chosen) == 1)
+                for job in shadow_jobs(one, name, ask, keep=len(chosen) == 1)
             ]
             results_of(executor, shared, watcher=view)
         audits = results_of(executor, jobs, watcher=view, begun=begin)
@@ -80,23 +78,20 @@ def attack_run(
     scenario: str,
     asked: Mapping[str, Any],
     show_records: bool,
-    owner: str | None,
     limits: "Limits",
     watcher: "Watcher | None" = None,
 ) -> "Audit":
     """Attack one run, keep the audit and its page beside it, and return the audit."""
     from privaudit.auditing.auditor import Auditor
     from privaudit.auditing.stored_audit import save_audit
-    from privaudit.recording.owner import chosen_owner, use_owner
     from privaudit.report.page import write_report
     from privaudit.runs.run_folder import refresh
 
     refresh(run.path)  # on another machine it was never read
-    with use_owner(None if chosen_owner() else owner):
-        audit = Auditor(run).attack(scenario, limits=limits, watcher=watcher, **asked)
-        save_audit(audit)
-        page = report_page(run.path, scenario)
-        write_report([audit], page, show_records=show_records)
+    audit = Auditor(run).attack(scenario, limits=limits, watcher=watcher, **asked)
+    save_audit(audit)
+    page = report_page(run.path, scenario)
+    write_report([audit], page, show_records=show_records)
     return audit
 
 
@@ -109,18 +104,16 @@ def pool_all(
 ) -> list["Audit"]:
     """Return one audit of all trainings of each trainer and settings, by scenario."""
     from privaudit.execution.jobs import Job, results_of
-    from privaudit.recording.owner import owners_place
     from privaudit.runs.run import mark_latest
 
     kinds: dict[str, list[Run]] = {}
     for run in chosen:
         kinds.setdefault(f"{run.config.trainer} {run.config.settings}", []).append(run)
-    owner = owners_place()
     jobs = [
         Job(
             f"{name}, pool {number}, {runs[0].name}",
             pool_trainings,
-            (runs, name, ask, owner, at_most),
+            (runs, name, ask, at_most),
             runs[0].name,
         )
         for name, ask in wanted.items()
@@ -135,7 +128,6 @@ def pool_trainings(
     runs: Sequence["Run"],
     scenario: str,
     asked: Mapping[str, Any],
-    owner: str | None,
     at_most: float | None,
     watcher: "Watcher | None" = None,
 ) -> "Audit":
@@ -147,7 +139,6 @@ def pool_trainings(
     from privaudit.auditing.auditor import Auditor
     from privaudit.auditing.parts.pool import POOL
     from privaudit.auditing.stored_audit import save_audit
-    from privaudit.recording.owner import chosen_owner, use_owner
     from privaudit.report.page import write_report
     from privaudit.runs.run import load_run
     from privaudit.runs.run_folder import refresh
@@ -155,15 +146,14 @@ def pool_trainings(
     began = time.monotonic()
     for run in runs:
         refresh(run.path)  # as in attack_run
-    with use_owner(None if chosen_owner() else owner):
-        auditor = Auditor(list(runs))
-        if at_most is None:
-            audit = auditor.pool(scenario, watcher=watcher, **asked)
-        else:
-            for audit in auditor.looks(scenario, watcher=watcher, **asked):
-                part = audit.part(POOL)
-                if part and time.monotonic() - began + part.seconds > at_most:
-                    break
+    auditor = Auditor(list(runs))
+    if at_most is None:
+        audit = auditor.pool(scenario, watcher=watcher, **asked)
+    else:
+        for audit in auditor.looks(scenario, watcher=watcher, **asked):
+            part = audit.part(POOL)
+            if part and time.monotonic() - began + part.seconds > at_most:
+                break
     folder = _pool_folder(runs, scenario, is_sequential=at_most is not None)
     save_audit(audit, folder)
     audit = replace(audit, run=load_run(folder.resolve()))

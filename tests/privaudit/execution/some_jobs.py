@@ -47,6 +47,15 @@ def is_watched(watcher: object = None) -> bool:
     return watcher is not None
 
 
+IMPORTED_BY = os.getpid()
+
+
+def threads_forked_of(watcher: object = None) -> int | None:
+    """How many threads the parent has, where this module came with a fork of it."""
+    tasks = Path(f"/proc/{os.getppid()}/task")
+    return len([*tasks.iterdir()]) if os.getppid() == IMPORTED_BY else None
+
+
 def in_use_at_first(mark: Path, watcher: object = None) -> str:
     """Find the run in use, once."""
     if not mark.exists():
@@ -57,6 +66,7 @@ def in_use_at_first(mark: Path, watcher: object = None) -> str:
 
 SQUARES: list[Job[Any]] = [Job(f"square of {n}", square, (n,)) for n in range(6)]
 FAILS: Job[Any] = Job("what fails", fails)
+FORKED: Job[Any] = Job("what is forked", threads_forked_of)
 KILLED: Job[Any] = Job("what is killed", is_killed)
 ENDS: Job[Any] = Job("what ends", ends)
 LEAVES: Job[Any] = Job("what leaves", leaves)

@@ -1,18 +1,13 @@
-import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextvars import copy_context
 from itertools import count
+from multiprocessing import forkserver
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +23,6 @@ from privaudit.core.errors import (
 from privaudit.execution import executors
 from privaudit.execution.executors import HERE, Local, OnRay, find_executor
 from privaudit.execution.jobs import (
-    Executor,
     Finished,
     computing_as,
     computing_here,
@@ -91,11 +85,6 @@ def test_processes_give_what_this_one_gives_and_say_what_became_of_each_job() ->
     assert there[COMPUTES.name].value == ("cuda:3", 4_500_000, True, True, 2)
 
 
-def test_an_executor_is_one_by_its_form() -> None:
-    assert isinstance(HERE, Executor)
-    assert not isinstance(object(), Executor)
-
-
 def test_processes_are_started_where_they_save_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,85 +110,50 @@ def test_processes_are_started_where_they_save_time(
         assert executors._that_fit() == 1
 
 
-class Broken:
-    """A process that was killed while it waited for a job."""
-
-    def submit(self, *_: Any) -> "Future[Any]":
-        raise BrokenProcessPool
-
-
-class Whole:
-    def submit(self, perform: Callable[..., Any], *given: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
-        future.set_result(perform(*given))
-        return future
-
-
-def test_a_process_that_dies_without_a_job_is_replaced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = iter([Broken(), Whole(), Whole()])
-
-    @contextmanager
-    def processes() -> Iterator[Any]:
-        yield SimpleNamespace(start=lambda: next(made), idle=[])
-
-    monkeypatch.setattr(executors, "_processes", processes)
-    done = by_name(executors._in_processes(deque(SQUARES), 2, None))
-    assert [done[job.name].value for job in SQUARES] == [0, 1, 4, 9, 16, 25]
-    assert not list(made)
-
-
 def test_processes_that_are_warm_start_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In jobs after jobs, after a failure too; and they end when the command does."""
+    """In jobs after jobs, after a failure too; and they end when the command does.
+
+    One that is killed while it waits for a job is replaced.
+    """
     monkeypatch.setattr(executors, "_that_fit", lambda: 2)
     with executors.warm_processes():
         before = [by_name(Local(2).run(jobs)) for jobs in (SQUARES, [FAILS, *SQUARES])]
-        clock = count()  # a second each
-        monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
         watched = by_name(Local(None).run(WATCHED, watcher=print))
-        monkeypatch.undo()
+        first, second = multiprocessing.active_children()
+        first.kill()
+        pool = executors._WARM.get()
+        while not any(process._broken for process in pool.idle):  # type: ignore
+            time.sleep(0.01)
+        before.append(by_name(Local(2).run(SQUARES)))
         workers = multiprocessing.active_children()
-    assert [done.value for done in watched.values()].count(True) == 1  # short, but free
+    assert not any(done.value for done in watched.values())  # short, but free
     assert len(workers) == 2
-    assert [done[SQUARES[2].name].value for done in before] == [4, 4]
+    assert second in workers
+    assert [done[SQUARES[2].name].value for done in before] == [4, 4, 4]
     assert not set(workers) & set(multiprocessing.active_children())
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> "subprocess.Popen[str]":
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is no signal there")
+def test_ctrl_c_ends_every_process_and_says_what_to_do(tmp_path: Path) -> None:
+    """The signal goes to the command alone; in a terminal, to its processes too."""
     (tmp_path / "plan.toml").write_text(PLAN)
     words = ["table", str(tmp_path / "plan.toml"), "--on", "local:2", "--runs"]
-    script = f"import sys; sys.argv = ['privaudit', *{words}, {str(tmp_path)!r}]\n"
     # A shell's background jobs ignore Ctrl-C, and hand that on.
-    script += (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    )
-    call = "if __name__ == '__main__':\n from privaudit.cli.main import run; run()\n"
-    (tmp_path / "main.py").write_text(script + call)
-    return subprocess.Popen(
-        [sys.executable, str(tmp_path / "main.py")],
+    script = f"""import signal, sys; sys.argv = ['', *{words}, {str(tmp_path)!r}]
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from privaudit.cli.main import run; run()"""
+    table = subprocess.Popen(
+        [sys.executable, "-c", script],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-
-
-def wait_for_a_round(folder: Path, child: "subprocess.Popen[str]") -> None:
-    while not list(folder.glob("*/kept/after-0001.safetensors")):
-        assert child.poll() is None, child.communicate()
+    while not list(tmp_path.glob("*/kept/after-0001.safetensors")):
+        assert table.poll() is None, table.communicate()
         time.sleep(0.05)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is no signal there")
-def test_ctrl_c_ends_every_process_and_says_what_to_do(
-    table: "subprocess.Popen[str]", tmp_path: Path
-) -> None:
-    """The signal goes to the command alone; in a terminal, to its processes too."""
-    wait_for_a_round(tmp_path, table)
     os.kill(table.pid, signal.SIGINT)
     out, err = table.communicate(timeout=60)  # until every process has let go of stderr
     assert table.returncode == 130
@@ -209,25 +163,63 @@ def test_ctrl_c_ends_every_process_and_says_what_to_do(
 
 
 DRIVER = """
-import os, time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from privaudit.execution.executors import _prepare_worker
+import os, signal, sys
+from privaudit.execution.executors import Local, fork_workers, warm_processes
 
-pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare_worker)
-print(pool.submit(os.getpid).result(), flush=True)
-time.sleep(60)
+if {is_forked}:
+    fork_workers(["tests.privaudit.execution.some_jobs"])
+    try:
+        os.killpg(0, signal.SIGINT)  # a terminal's Ctrl-C, while the server imports
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
+from tests.privaudit.execution.some_jobs import FORKED, KILLED, SQUARES
+
+with warm_processes():
+    done = {{one.job.name: one for one in Local(2).run([FORKED, KILLED, *SQUARES])}}
+    print([done[job.name].value for job in [FORKED, *SQUARES]], flush=True)
+    print(type(done[KILLED.name].error).__name__, flush=True)
+    sys.stdin.read()
 """
 
 
-def test_processes_end_when_their_driver_was_killed() -> None:
-    command = [sys.executable, "-c", DRIVER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+@pytest.mark.parametrize("is_forked", [False, sys.platform == "linux"])
+def test_workers_are_forked_of_one_thread_and_end_when_their_driver_was_killed(
+    is_forked: bool,
+) -> None:
+    """Neither Ctrl-C as their server imports nor a worker that is killed ends it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER.format(is_forked=is_forked)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    ) as driver:
         assert driver.stdout is not None
-        assert int(driver.stdout.readline())
+        forked_of = 1 if is_forked else None
+        assert driver.stdout.readline() == f"[{forked_of}, 0, 1, 4, 9, 16, 25]\n"
+        assert driver.stdout.readline() == "LostWorkerError\n"
         driver.kill()
-        driver.stdout.read()  # until the worker has let go of it, too
+        driver.stdout.read()  # until all processes have let go of it, too
         assert driver.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("spawned_for", ["", "torch", "darwin", "one core"])
+def test_workers_are_spawned_where_a_fork_is_unsafe_or_wins_nothing(
+    spawned_for: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[bool] = []
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: served.append(True))
+    if spawned_for != "torch":  # which may have threads
+        monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(
+        sys, "platform", "darwin" if spawned_for == "darwin" else "linux"
+    )
+    monkeypatch.setattr(os, "cpu_count", lambda: 1 if spawned_for == "one core" else 2)
+    copy_context().run(executors.fork_workers, ["json"])
+    assert served == [True] * (not spawned_for)
 
 
 def test_places_by_name() -> None:
@@ -281,27 +273,17 @@ def test_the_smaller_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with use_threads(1):
         assert executors.processes_that_fit() == -1
         assert executors._that_fit() == 1
-
-
-def test_without_figures_of_memory_one_process_fits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "resource", None)
-    assert executors.processes_that_fit() is None
-    with use_threads(1):
+        monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+        assert executors.processes_that_fit() is None
         assert executors._that_fit() == 1
 
 
-def test_other_processes_compute_as_the_one_that_hands_jobs_out() -> None:
-    """Device, memory, checkpointing, trust in models' own code, and threads."""
-    device, memory = use_device(torch.device("meta")), use_memory("20GiB")
-    with device, memory, use_checkpointing(), trust_remote_code():
-        handed = computing_here(parts=2)
+def test_who_computes_as_another_process_does_so_within() -> None:
     here = computing_here()
-    threads = torch.get_num_threads()
-    assert json.loads(handed) == ["meta", 10 * 2**30, True, True, threads]
+    with trust_remote_code(), computing_as(here):
+        assert computing_here() == here
+    with trust_remote_code(), use_memory("20GiB"):
+        handed = computing_here(parts=2)
     with computing_as(handed):
         assert computing_here() == handed
     assert computing_here() == here
-    with trust_remote_code(), computing_as(here):
-        assert computing_here() == here

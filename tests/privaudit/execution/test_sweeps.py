@@ -117,3 +117,4 @@ def test_a_lost_process_ends_nothing_before_the_end_and_other_errors_do() -> Non
     with pytest.raises(UnknownNameError):
         next(finish_all(finished))
     assert isinstance(HERE, Executor)
+    assert not isinstance(object(), Executor)

@@ -13,7 +13,8 @@ import torch
 
 from privaudit import Auditor, load_run
 from privaudit.core.errors import AttackError, PrivauditError
-from privaudit.recording.owner import Owner, load_owner, use_owner
+from privaudit.execution.jobs import computing_as, computing_here
+from privaudit.recording.owner import Owner, chosen_owner, load_owner, use_owner
 from tests.conftest import Cli
 from tests.places import ROOT
 from tests.privaudit.recording.small_federation import Linear, linear
@@ -162,10 +163,15 @@ def test_no_command_is_ended_by_an_owners_module_in_silence(
         assert "other people's code ended it, as os._exit does" in err
 
 
-def test_the_environment_names_an_owner_for_pytest_and_others(
+def test_the_environment_or_who_hands_out_a_job_names_an_owner(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PRIVAUDIT_OWNER", "tests.privaudit.recording.linear_owner")
+    place = "tests.privaudit.recording.linear_owner"
+    with use_owner(place):
+        handed = computing_here()
+    with computing_as(handed):
+        assert chosen_owner() == load_owner(place)
+    monkeypatch.setenv("PRIVAUDIT_OWNER", place)
     audit = Auditor(load_run(folder)).attack("prompt-release", shadows=0)
     assert audit.auroc.value > 0.95
 
