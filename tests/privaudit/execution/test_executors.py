@@ -163,14 +163,15 @@ from privaudit.cli.main import run; run()"""
 
 
 DRIVER = """
-import os, signal, sys
+import os, signal, sys, time
 from privaudit.execution.executors import Local, fork_workers, warm_processes
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 if {is_forked}:
     fork_workers(["tests.privaudit.execution.some_jobs"])
     try:
         os.killpg(0, signal.SIGINT)  # a terminal's Ctrl-C, while the server imports
-        signal.pause()
+        time.sleep(9)
     except KeyboardInterrupt:
         pass
 from tests.privaudit.execution.some_jobs import FORKED, KILLED, SQUARES
