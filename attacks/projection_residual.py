@@ -290,10 +290,10 @@ class StackedLayer:
         factors = LayerFactors.join(self.entered, 0)
         is_asked = factors.inputs.any(dim=2) & differ(factors) & factors.there
         flat = factors.inputs[is_asked].float()
-        # Any metric would do: also where rounding ends Cholesky's factors early.
-        moments = (flat.T @ flat).double() / max(len(flat), 1)
+        moments = (flat.T @ flat).double() / max(len(flat), 1)  # any metric would do
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
-        inverse = torch.linalg.inv_ex(torch.linalg.cholesky_ex(moments).L).inverse
+        values, vectors = torch.linalg.eigh(moments)  # of portable bits: Cholesky's differ
+        inverse = (vectors / values.clamp(min=SURE).sqrt()).T
         return Whitened(is_asked, inverse, flat @ inverse.T.float())
 
 
