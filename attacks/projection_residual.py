@@ -292,7 +292,7 @@ class StackedLayer:
         flat = factors.inputs[is_asked].float()
         moments = (flat.T @ flat).double() / max(len(flat), 1)  # any metric would do
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
-        values, vectors = torch.linalg.eigh(moments)  # of portable bits: Cholesky's differ
+        values, vectors = torch.linalg.eigh(moments)  # Cholesky is not portable
         inverse = (vectors / values.clamp(min=SURE).sqrt()).T
         return Whitened(is_asked, inverse, flat @ inverse.T.float())
 
