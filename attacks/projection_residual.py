@@ -225,7 +225,7 @@ class Whitened(NamedTuple):
     """What enters a layer where it says something: W x, where W'W = S^-1."""
 
     is_asked: Bool[Tensor, "records places"]
-    inverse: Float[Tensor, "d d"]
+    whitening: Float[Tensor, "d d"]  # W
     flat: Float[Tensor, "asked d"]
 
 
@@ -268,18 +268,18 @@ class StackedLayer:
         Inputs of zeros say nothing; a record of such alone has the others' median.
         """
         white = self.white = self.white or self._whitened()
-        is_asked, inverse, flat = white
+        is_asked, whitening, flat = white
         if not self.updates or not len(flat):
             return np.zeros(len(is_asked))
         rows = torch.cat(self.updates)
         basis = row_space(rows, max(self.floors))[1].double()
         if len(basis) < WHOLE * rows.shape[1]:
-            span = torch.linalg.qr(inverse @ basis.T)[0].float()
+            span = torch.linalg.qr(whitening @ basis.T)[0].float()
             seen = flat @ span
             inside, outside = _lengths(seen), _lengths(flat - seen @ span.T)
             found = -(outside / (inside + outside)).clamp(min=SURE).log()
         else:
-            energy = _lengths(flat @ (inverse @ rows.T.double()).float())
+            energy = _lengths(flat @ (whitening @ rows.T.double()).float())
             found = (energy / _lengths(flat)).clamp(min=SURE).log()
         total = torch.zeros(is_asked.shape, dtype=torch.float64)
         total[is_asked] = found
@@ -293,12 +293,12 @@ class StackedLayer:
         moments = (flat.T @ flat).double() / max(len(flat), 1)  # any metric would do
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
         values, vectors = torch.linalg.eigh(moments)  # Cholesky is not portable
-        inverse = (vectors / values.clamp(min=SURE).sqrt()).T
-        return Whitened(is_asked, inverse, flat @ inverse.T.float())
+        whitening = (vectors / values.clamp(min=SURE).sqrt()).T
+        return Whitened(is_asked, whitening, flat @ whitening.T.float())
 
 
 def _lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """Return squared lengths, of which small parts may count."""
+    """Return squared lengths, in double precision."""
     return rows.square().sum(dim=1).double()
 
 
