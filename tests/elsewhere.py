@@ -34,15 +34,16 @@ def with_other_last_bits(records: Records, seed: int = 0) -> Records:
     Each number moves up, down or not at all, by chance: copies differ too.
     """
     generator = torch.Generator().manual_seed(seed)
-
-    def moved(numbers: Tensor) -> Tensor:
-        step = torch.randint(-1, 2, numbers.shape, generator=generator)
-        towards = torch.where(step > 0, torch.inf, -torch.inf).to(numbers.dtype)
-        return torch.where(step == 0, numbers, torch.nextafter(numbers, towards))
-
     tokens = records.tokens
     return replace(
         records,
-        features=moved(records.features),
-        tokens=tokens and PictureTokens.of(moved(tokens.read())),
+        features=moved(records.features, generator),
+        tokens=tokens and PictureTokens.of(moved(tokens.read(), generator)),
     )
+
+
+def moved(numbers: Tensor, generator: torch.Generator) -> Tensor:
+    """Return numbers up to a unit in the last place off."""
+    step = torch.randint(-1, 2, numbers.shape, generator=generator)
+    towards = torch.where(step > 0, torch.inf, -torch.inf).to(numbers.dtype)
+    return torch.where(step == 0, numbers, torch.nextafter(numbers, towards))

@@ -2,10 +2,10 @@
 
 ``python -m privaudit_tools.benchmarks.table_stability PLAN.toml ... [--rows RE] [--columns RE]``
 trains a plan's rows twice, in its first column unless told otherwise, each time with
-features and tokens moved by up to a unit in the last place. A row is beyond its
-stability limit if a seed's two numbers differ by more than a tenth of the standard
-deviation over seeds, those of the stored table where it has the row: rounding errors
-grow, and another processor gives other numbers.
+features and tokens, or the embeddings of words, moved by up to a unit in the last
+place. A row is beyond its stability limit if a seed's two numbers differ by more than a
+tenth of the standard deviation over seeds, those of the stored table where it has the
+row: rounding errors grow, and another processor gives other numbers.
 ``--set learning_rate=0.005`` tries another setting. Runs stay in ``--runs``: those that
 plans share, and those of a command that was stopped, are not trained again.
 """
@@ -16,14 +16,20 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import stdev
+from typing import Any, cast
 from unittest.mock import patch
+
+import torch
+from torch import Tensor
 
 from privaudit import load_run
 from privaudit.cli.options import settings as read_settings
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Tensors
+from privaudit.datasets.records import Records
 from privaudit.models.frozen_model import FrozenModel
 from privaudit_tools.tables.matrix import RESULTS
 from privaudit_tools.tables.metrics import Metric, scale
@@ -33,12 +39,14 @@ from privaudit_tools.tables.pieces import Piece
 from privaudit_tools.tables.plan import TablePlan, read_plan
 from privaudit_tools.tables.schedule import PlannedRun, schedule
 from privaudit_tools.tables.stored import StoredTable, read_stored
-from tests.elsewhere import with_other_last_bits
+from tests.elsewhere import moved, with_other_last_bits
 
 PERTURBATIONS = (1, 2)
 ALLOWED = 0.1  # of the standard deviation over seeds
-HEAD = """| plan | row | column | number | seeds | moved by | SD over seeds | |
-|---|---|---|---|---|---|---|---|"""
+HEAD = (
+    "| plan | row | column | seeds | stable "
+    "| furthest, or all beyond: moved, of SD over seeds |\n|---|---|---|---|---|---|"
+)
 
 
 @dataclass(frozen=True)
@@ -66,20 +74,31 @@ class Shaken:
         """Whether the two agree to a tenth of the spread."""
         return self.moved <= ALLOWED * self.spread
 
-    def line(self, plan: str) -> str:
-        """Return the number as a line of Markdown."""
-        said = "stable" if self.is_stable else "beyond"
-        seeds = ", ".join(map(str, self.pairs))
-        cells = plan, self.row, self.column, self.metric, seeds
-        return (
-            f"| {' | '.join(cells)} | {self.moved:.2f} | {self.spread:.2f} | {said} |"
-        )
+    @property
+    def share(self) -> float:
+        """Of the spread, by which it moved."""
+        if not self.moved:
+            return 0.0
+        return self.moved / self.spread if self.spread else inf
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.moved:.2f} of {self.spread:.2f}"
+
+
+def line(plan: str, cell: Sequence[Shaken]) -> str:
+    """Return the numbers of a cell as a line of Markdown: the furthest, or all beyond."""
+    furthest = max(cell, key=lambda one: one.share)
+    named = [one for one in cell if not one.is_stable] or [furthest]
+    seeds = ", ".join(map(str, furthest.pairs))
+    stable = sum(one.is_stable for one in cell)
+    cells = plan, furthest.row, furthest.column, seeds, f"{stable} of {len(cell)}"
+    return f"| {' | '.join(cells)} | {'; '.join(map(str, named))} |"
 
 
 def shaken(
     plan: TablePlan, piece: Piece, runs: Path, stored: StoredTable | None = None
-) -> Iterator[Shaken]:
-    """Yield each number of the rows that a piece of a plan has.
+) -> Iterator[list[Shaken]]:
+    """Yield the numbers of each cell that a piece of a plan has.
 
     Args:
         plan: Its seeds are all run.
@@ -103,7 +122,7 @@ def shaken(
     for cell, by_seed in cells.items():
         both = {seed: _performed(run, runs) for seed, run in by_seed.items()}
         _say_how_far(cell, both, runs)
-        yield from _compared(plan, cell, both, stored)
+        yield list(_compared(plan, cell, both, stored))
 
 
 def _performed(run: PlannedRun, runs: Path) -> list[TableOutcome]:
@@ -125,14 +144,44 @@ def performed_elsewhere(run: PlannedRun, runs: Path, number: int) -> TableOutcom
 
 @contextmanager
 def elsewhere(number: int) -> Iterator[None]:
-    """Let all models read features and tokens with other last bits, by this number."""
+    """Let all models read features and tokens with other last bits, by this number.
+
+    What reads words alone has its table of embeddings moved, and put back at the end.
+    """
     encode = FrozenModel.encode
+    tables: dict[Tensor, Tensor] = {}
 
-    def moved(*asked: object, **how: object) -> object:
-        return with_other_last_bits(encode(*asked, **how), number)  # type: ignore[arg-type]
+    def encoded(model: FrozenModel, *asked: Any, **how: Any) -> Records:
+        records = encode(model, *asked, **how)
+        if records.words is not None and records.tokens is None:
+            table = _embeddings(model)
+            plain = tables.setdefault(table, table.detach().clone())
+            generator = torch.Generator().manual_seed(number)
+            table.detach().copy_(moved(plain, generator))
+        return with_other_last_bits(records, number)
 
-    with patch.object(FrozenModel, "encode", moved):
-        yield
+    try:
+        with patch.object(FrozenModel, "encode", encoded):
+            yield
+    finally:
+        for table, plain in tables.items():
+            table.detach().copy_(plain)
+
+
+def _embeddings(model: FrozenModel) -> Tensor:
+    """Return the table that a model's words are looked up in.
+
+    Raises:
+        ConfigError: Nobody knows where the model keeps it.
+    """
+    language = getattr(model, "language", None)
+    inner = getattr(model, "_model", getattr(language, "model", None))
+    if not hasattr(inner, "get_input_embeddings"):
+        raise ConfigError(
+            f"{type(model).__name__} reads words, and its table of embeddings was not "
+            "found, so that nothing could be moved. Leave its rows out."
+        )
+    return cast(Tensor, inner.get_input_embeddings().weight)
 
 
 def _compared(
@@ -177,7 +226,7 @@ def distance(one: Tensors, other: Tensors) -> float:
 
 
 def main() -> None:
-    """Print each number that was compared, and which cells are beyond their limit."""
+    """Print what was compared of each cell, and which are beyond their limit."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("plans", nargs="+", type=Path)
     asked.add_argument("--rows", default="")
@@ -194,10 +243,10 @@ def main() -> None:
         columns = given.columns or f"^{re.escape(plan.columns[0].name)}$"
         there = path.parent / RESULTS / f"{path.stem}.json"
         stored = read_stored(there) if there.is_file() else None
-        for found in shaken(plan, Piece(given.rows, columns), given.runs, stored):
-            print(found.line(path.stem), flush=True)
-            if not found.is_stable:
-                beyond[f"{path.stem}: {found.row}, {found.column}"] = None
+        for cell in shaken(plan, Piece(given.rows, columns), given.runs, stored):
+            print(line(path.stem, cell), flush=True)
+            if not all(found.is_stable for found in cell):
+                beyond[f"{path.stem}: {cell[0].row}, {cell[0].column}"] = None
     print(f"{len(beyond)} beyond their stability limit.", *beyond, sep="\n  ")
     raise SystemExit(bool(beyond))
 
