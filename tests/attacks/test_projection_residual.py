@@ -84,7 +84,7 @@ def test_what_enters_several_layers_is_whitened_once(
     residuals, both = Residuals(), [dict.fromkeys(stacks, one) for one in (own, public)]
     for moved in deltas:
         move = Move({}, {n: d[:, 0] for n, d in moved.items()}, Round(0, Seeds(0), ()))
-        residuals.add(move, *both, stacks)
+        residuals.add(move, both[0], both[1], stacks)
         for name, layer in stacks.items():
             layer.add(move.deltas[name].double(), 0.0)
     total, alone = residuals.scores(), map(beside_public, stacks.values())
@@ -128,7 +128,7 @@ def test_a_bias_that_was_not_sent_is_no_column() -> None:
         residuals.add(move, mine, others, ())
         totals.append(np.array(residuals.scores()))
     assert totals[0].shape == (CANDIDATES + PUBLIC,)
-    assert np.array_equal(*totals)
+    assert np.array_equal(totals[0], totals[1])
 
 
 def test_places_differ_by_what_enters_and_not_by_rounding_or_padding() -> None:
