@@ -245,17 +245,12 @@ class StackedLayer:
     floors: list[float] = field(default_factory=list)
     white: Whitened | None = None
 
-    def add(
-        self, entered: Sequence[LayerFactors], update: Tensor, floor: float
-    ) -> bool:
-        """Stack an update on others; False where other inputs entered."""
-        if not self.is_entered_by(entered):
-            return False
+    def add(self, update: Float[Tensor, "m d"], floor: float) -> None:
+        """Stack an update on others."""
         size = float(update.norm())
         if size > 0:
             self.updates.append(update / size)
             self.floors.append(floor / size)
-        return True
 
     def is_entered_by(self, others: Sequence[LayerFactors]) -> bool:
         """Return whether the same is asked about at the same places."""
@@ -325,11 +320,9 @@ class Residuals:
             if own.bias not in move.deltas:
                 both = own.without_bias(), public[name].without_bias()
             update, floor = both[0].move(name, move.deltas), move.floors.get(name, 0.0)
-            layer = self._waiting.setdefault(name, StackedLayer(both))
-            if not layer.add(both, update, floor):
+            if name in self._waiting and not self._waiting[name].is_entered_by(both):
                 self._score(name)
-                self._waiting[name] = StackedLayer(both)
-                self._waiting[name].add(both, update, floor)
+            self._waiting.setdefault(name, StackedLayer(both)).add(update, floor)
             if name not in stays:
                 self._score(name)
         self._last.clear()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.gradient_regression import GramBlock, divided_by_size, likeliest
@@ -34,7 +34,7 @@ from privaudit.federation.trainer import (
 from privaudit.federation.uploads import COORDINATES, RANGE, update_deltas
 from privaudit.models.interfaces import Classifier, OwnersModel
 from privaudit.models.layer_factors import LayerFactors
-from privaudit.models.token_table import TOKENS, TokenTable
+from privaudit.models.token_table import TOKENS, UNSAID, TokenTable
 
 AT_ONCE = 256  # records whose gradients are taken together
 TEXTS_AT_ONCE = 32  # of similar lengths, so that few places are padding
@@ -379,19 +379,29 @@ def layers_of(
 
     weights = {name: tensor for name, tensor in model.items() if name in sent}
     until = None if has_gradients else ""
+    order, at_once = _alike_together(records)
+    rows = None if records.words is None else order.argsort()
 
     def watched(at_once: int) -> dict[str, LayerFactors]:
         parts = []
-        for chunk in torch.arange(len(records)).split(at_once):
+        for chunk in order.split(at_once):
             some = records.pick(chunk)
             loss = partial(summed_loss, adversary.trainer, adversary.task, model, some)
             parts.append(watch_layers(weights, len(some), loss, until))
             if not parts[0]:  # no layer is there that all records enter
                 return {}
         named = [name for name in parts[0] if all(name in part for part in parts)]
-        return {n: LayerFactors.join([part[n] for part in parts], 0) for n in named}
+        return {n: LayerFactors.join([p[n] for p in parts], 0, rows) for n in named}
 
-    return watched(AT_ONCE) or watched(1)
+    return watched(at_once) or watched(1)
+
+
+def _alike_together(records: Records) -> tuple[Int[Tensor, " n"], int]:
+    """Return an order in which texts of similar lengths stand together, and how many."""
+    if records.words is None:
+        return torch.arange(len(records)), AT_ONCE
+    lengths = (records.words.kinds != PADDING).sum(dim=1)
+    return lengths.argsort(stable=True), TEXTS_AT_ONCE
 
 
 def summed_loss(
@@ -403,7 +413,10 @@ def summed_loss(
         logs = ask(trainer, task, stacked, records)[0]
         return -logs.gather(1, records.labels[:, None]).sum()
     total = torch.zeros(())
-    for said in trainer.query(task, stacked, records, want=frozenset({TOKENS})):
+    want = frozenset({TOKENS}) if torch.is_grad_enabled() else UNSAID
+    for said in trainer.query(task, stacked, records, want=want):
+        if want == UNSAID:  # the model ran, and what entered its layers was noted
+            continue
         table = TokenTable.from_signals([said], model=0)
         scored = table.scored("description", all_positions=True, needs_target=True)
         total = total - table.statistics.log_likelihood.masked_fill(~scored, 0).sum()
@@ -438,10 +451,8 @@ def single_moves(
         with suppress(ValueError):  # some have one optimiser alone, as published
             trainer = trainer.with_settings(**PLAIN)
     client_state = start_client(trainer, task, "alone", adversary.seeds)
-    parts, order, at_once = [], torch.arange(len(records)), AT_ONCE
-    if hashed and records.words is not None:
-        lengths = (records.words.kinds != PADDING).sum(dim=1)
-        order, at_once = lengths.argsort(stable=True), TEXTS_AT_ONCE
+    asked = records if hashed else replace(records, words=None)  # as they came
+    parts, (order, at_once) = [], _alike_together(asked)
     for chunk in order.split(at_once):
         # One name, so that all draw the same private coins.
         names = ["alone"] * len(chunk)

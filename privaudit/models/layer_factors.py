@@ -64,19 +64,30 @@ class LayerFactors:
         return replace(self, inputs=self.inputs[..., :-1], bias="")
 
     @classmethod
-    def join(cls, parts: Sequence["LayerFactors"], dim: int) -> "LayerFactors":
+    def join(
+        cls, parts: Sequence["LayerFactors"], dim: int, rows: Tensor | None = None
+    ) -> "LayerFactors":
         """Return factors of further records (dim 0), or of further places (dim 1).
 
-        Records of fewer places than others get empty ones, which are no places.
+        Records of fewer places than others get empty ones, which are no places. ``rows``
+        says in which order records are returned.
         """
-        if len(parts) == 1:
+        if len(parts) == 1 and rows is None:
             return parts[0]
-        there = _side_by_side([part.there[..., None] for part in parts], dim)[..., 0]
+
+        def joined(each: Sequence[Tensor]) -> Tensor:
+            if dim == 0:
+                most = max(one.shape[1] for one in each)
+                each = [functional.pad(t, (0, 0, 0, most - t.shape[1])) for t in each]
+            whole = torch.cat(list(each), dim)
+            return whole if rows is None else whole[rows]
+
+        there = joined([part.there[..., None] for part in parts])[..., 0]
         deltas = [part.deltas for part in parts if part.deltas is not None]
         return replace(
             parts[0],
-            inputs=_side_by_side([part.inputs for part in parts], dim),
-            deltas=_side_by_side(deltas, dim) if len(deltas) == len(parts) else None,
+            inputs=joined([part.inputs for part in parts]),
+            deltas=joined(deltas) if len(deltas) == len(parts) else None,
             is_place=None if there.all() else there,
         )
 
@@ -104,15 +115,6 @@ def where_reached(entered: Mapping[str, LayerFactors]) -> dict[str, LayerFactors
             there = torch.where(reached.any(dim=1, keepdim=True), reached, there)
         found[name] = replace(one, deltas=None, is_place=there)
     return found
-
-
-def _side_by_side(parts: Sequence[Tensor], dim: int) -> Tensor:
-    if dim == 0:
-        most = max(part.shape[1] for part in parts)
-        parts = [
-            functional.pad(part, (0, 0, 0, most - part.shape[1])) for part in parts
-        ]
-    return torch.cat(list(parts), dim)
 
 
 def row_space(

@@ -362,7 +362,8 @@ def _clamped(
 
 
 TOKENS, CLAMPED_TOKENS = "tokens", "clamped tokens"
-"""What a trainer's ``query`` may be asked for: exact, or as it was published."""
+UNSAID = frozenset({TOKENS, "unsaid"})
+"""What ``query`` may be asked for: exact, as published, or unsaid: layers are watched."""
 
 PUBLISHED_CLAMP = 1e-10
 
@@ -395,6 +396,8 @@ def token_signals(
     """
     shape = logits.shape[:-1]
     kinds, following = words.kinds.expand(shape), _next(words.kinds, PADDING)
+    if want == UNSAID:
+        return {"kinds": kinds}
     ids = _next(words.ids, IGNORED)
     targets = torch.where(_is_any(following, WORDS), ids, IGNORED).expand(shape)
     clamp = PUBLISHED_CLAMP if CLAMPED_TOKENS in want else None

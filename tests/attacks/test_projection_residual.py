@@ -31,7 +31,7 @@ def stacked(entering: Tensor, is_member: Tensor, rows: int) -> StackedLayer:
     deltas = torch.randn(int(is_member.sum()), rows, generator=generator).double()
     both = [LayerFactors(part) for part in entering.split([CANDIDATES, PUBLIC])]
     layer = StackedLayer(both)
-    layer.add(both, deltas.T @ entering[:CANDIDATES, 0][is_member].double(), 1e-9)
+    layer.add(deltas.T @ entering[:CANDIDATES, 0][is_member].double(), 1e-9)
     return layer
 
 
@@ -81,17 +81,14 @@ def test_what_enters_several_layers_is_whitened_once(
     own, public = map(LayerFactors, inputs(0).split([CANDIDATES, PUBLIC]))
     stacks = {name: StackedLayer([own, public]) for name in ("query", "key")}
     deltas = [dict(zip(stacks, inputs(n)[:8].split(4), strict=True)) for n in (3, 4)]
-    residuals = Residuals()
+    residuals, both = Residuals(), [dict.fromkeys(stacks, one) for one in (own, public)]
     for moved in deltas:
         move = Move({}, {n: d[:, 0] for n, d in moved.items()}, Round(0, Seeds(0), ()))
-        residuals.add(
-            move, dict.fromkeys(stacks, own), dict.fromkeys(stacks, public), stacks
-        )
+        residuals.add(move, both[0], both[1], stacks)
         for name, layer in stacks.items():
-            layer.add(layer.entered, move.deltas[name].double(), 0.0)
+            layer.add(move.deltas[name].double(), 0.0)
     total, alone = residuals.scores(), map(beside_public, stacks.values())
-    assert total is not None
-    assert np.array_equal(total, sum(alone))
+    assert np.array_equal(np.array(total), sum(alone))
     assert len(made) == 1 + len(stacks)
 
 
@@ -106,9 +103,8 @@ def test_a_move_of_nothing_leaves_no_inputs_to_the_next() -> None:
     ):
         move = Move({}, {"layer": moved}, Round(0, Seeds(0), ()))
         residuals.add(move, {"layer": own}, {"layer": public}, {"layer"})
-    found, expected = after_nothing.scores(), alone.scores()
-    assert found is not None
-    assert expected is not None
+    found, expected = np.array(after_nothing.scores()), np.array(alone.scores())
+    assert found.shape == (CANDIDATES + PUBLIC,)
     assert np.array_equal(found, expected)
 
 
@@ -130,11 +126,9 @@ def test_a_bias_that_was_not_sent_is_no_column() -> None:
         move = Move({}, {"layer": update}, Round(0, Seeds(0), ()))
         mine, others = ({"layer": one} for one in entered)
         residuals.add(move, mine, others, ())
-        totals.append(residuals.scores())
-    found, expected = totals
-    assert found is not None
-    assert expected is not None
-    assert np.array_equal(found, expected)
+        totals.append(np.array(residuals.scores()))
+    assert totals[0].shape == (CANDIDATES + PUBLIC,)
+    assert np.array_equal(totals[0], totals[1])
 
 
 def test_places_differ_by_what_enters_and_not_by_rounding_or_padding() -> None:

@@ -236,6 +236,11 @@ def test_gradients_of_models_that_write_are_taken_where_moves_begin() -> None:
     blocks = [gram_blocks(adversary, m, target.candidates) for m in (move, farther)]
     assert all(torch.equal(a.gram, b.gram) for a, b in zip(*blocks, strict=True))
     assert {len(s.by_round) for s in JointRegression(rounds=3)(*watched)} == {3}
+    last = torch.arange(len(target.candidates)).flip(0)  # of several lengths
+    both = target.candidates, target.candidates.pick(last)
+    one, other = [layers_of(adversary, move.received, r, move.deltas) for r in both]
+    for name, layer in one.items():
+        torch.testing.assert_close(layer.inputs[last], other[name].inputs)
 
 
 def test_clients_that_send_other_layers_are_attacked_together(tmp_path: Path) -> None:
@@ -406,7 +411,7 @@ def test_twins_and_sums_of_members_are_in_the_span_and_nothing_is_promised() -> 
     public = torch.randn(40, 16, generator=torch.Generator().manual_seed(0))
     layer = StackedLayer([LayerFactors(one[:, None]) for one in (candidates, public)])
     deltas = torch.randn(12, 8, generator=torch.Generator().manual_seed(1))
-    layer.add(layer.entered, (deltas @ places).double(), 0.0)
+    layer.add((deltas @ places).double(), 0.0)
     scores = layer.scores()[: len(candidates)]
     assert np.ptp(scores) < 1e-6 < scores.min() - layer.scores()[-40:].max()
     assert promised(scores) == 0
@@ -422,7 +427,7 @@ def test_inputs_that_are_alike_or_nothing_tell_nothing(rows: int) -> None:
     found = []
     for inputs in (alike, drawn):
         layer = StackedLayer([LayerFactors(inputs)])
-        layer.add(layer.entered, update, 0.0)
+        layer.add(update, 0.0)
         found.append(layer.scores())
     assert not found[0].any()
     assert np.isfinite(found[1]).all()

@@ -23,7 +23,7 @@ from privaudit.tuning.prompts.learning import mean_losses
 
 HEAD = ("head.weight", "head.bias")  # SigLIP has other parts of this name
 HEAD_SPREAD = 0.02
-LOGITS_AT_ONCE = 2**24  # numbers
+LOGITS_AT_ONCE, TEXTS_AT_ONCE = 2**24, 128  # numbers; more texts leave the caches
 ROWS_AT_ONCE = 4096  # models times records, of a classifier
 
 
@@ -127,7 +127,7 @@ class AnswerObjective:
         assert records.words is not None
         pictures, words = records.tokens, records.words.trimmed()
         of_one = count * words.length * self.outcomes
-        rows = max(1, LOGITS_AT_ONCE // max(1, of_one))
+        rows = max(1, min(TEXTS_AT_ONCE, LOGITS_AT_ONCE // max(1, of_one)))
 
         def answers(chosen: Tensor) -> Signals:
             tokens = pictures[chosen].read(records.features.device)

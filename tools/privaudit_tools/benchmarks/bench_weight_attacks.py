@@ -97,7 +97,7 @@ def test_a_layer_of_4096_by_4096_takes_seconds() -> None:
         return None if found is None else found.ratios
 
     stacked = StackedLayer([layer])
-    stacked.add([layer], move.double(), 1e-9)
+    stacked.add(move.double(), 1e-9)
     print(f"\n{machine()}")
     for name, call in (("joint", joint), ("projection", stacked.scores)):
         took = timed(call)
