@@ -31,6 +31,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
+from tests.places import common_folder
 from tests.plugins import declare_packages_beside
 from tests.type_checks import calls, jaxtyped_once
 
@@ -300,7 +301,7 @@ def own_folders(
     torch.manual_seed(0)  # of models that other libraries draw
     monkeypatch.setenv("PRIVAUDIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("PRIVAUDIT_KEYS", str(tmp_path / "keys"))
-    cache = tmp_path_factory.getbasetemp() / "cache"
+    cache = common_folder(tmp_path_factory) / "cache"
     monkeypatch.setenv("PRIVAUDIT_CACHE", str(cache))
 
 

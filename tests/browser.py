@@ -179,13 +179,6 @@ class Chromium:
         answer = self.send("Page.printToPDF", preferCSSPageSize=True)
         return base64.b64decode(answer["data"])
 
-    def as_png(self) -> bytes:
-        """Return a picture of the whole page."""
-        answer = self.send(
-            "Page.captureScreenshot", format="png", captureBeyondViewport=True
-        )
-        return base64.b64decode(answer["data"])
-
 
 @contextmanager
 def started(program: str, folder: Path) -> Iterator[Chromium]:

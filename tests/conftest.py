@@ -20,6 +20,7 @@ from privaudit.datasets.records import PictureTokens
 from privaudit.federation.trainer import Cohort, Records, Task
 from privaudit.models.interfaces import Classifier
 from privaudit.statistics.progress import Watcher
+from tests.places import common_folder
 from tests.toy_federation import Play, Shards, play_toy
 from tests.toy_tower import toy_tower
 
@@ -164,7 +165,7 @@ def seeds() -> Seeds:
 def common_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let fixtures that outlive a test encode pictures once for the whole session."""
     with pytest.MonkeyPatch.context() as patch:
-        cache = tmp_path_factory.getbasetemp() / "cache"
+        cache = common_folder(tmp_path_factory) / "cache"
         patch.setenv("PRIVAUDIT_CACHE", str(cache))
         yield
 

@@ -11,6 +11,12 @@ RESULT_TABLES = ROOT / "docs" / "results" / "tables"
 SHARED = Path(os.environ.get("TEST_REFERENCES") or ROOT.parent / "shared").resolve()
 
 
+def common_folder(tmp_path_factory: Any) -> Path:
+    """Return the folder of a session, which its processes share."""
+    own: Path = tmp_path_factory.getbasetemp()
+    return own.parent if own.name.startswith("popen-") else own
+
+
 def ci_script(name: str) -> Any:
     """Return a script of .ci/, which is no package, as a module."""
     spec = spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")

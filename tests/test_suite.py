@@ -249,14 +249,8 @@ def test_scores_have_the_stored_numbers_and_altered_ones_are_told(
     path = "scores/scores/scores/auroc"
     altered = tmp_path / "altered.json"
     altered.write_text(json.dumps(stored | {path: [0.5]}))
-    command = [
-        sys.executable,
-        "-m",
-        "tests.reference_runs",
-        "scores",
-        "--stored",
-        str(altered),
-    ]
+    words = ["-m", "tests.reference_runs", "scores", "--stored", str(altered)]
+    command = [sys.executable, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert f"{path}: stored [0.5], found {stored[path]}\n" in done.stdout, done.stderr

@@ -4,6 +4,7 @@
 those by a false alarm that an honest one had as well.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from privaudit.runs.config import build_trainer
 from tests.privaudit.checks.lint.conftest import TOY
 from tests.privaudit.checks.lint.declared_trainers import HONEST, WRONG
 
-KEYS = Seeds(0)
+ASKED: dict[str, Any] = {"keys": Seeds(0), "seconds": math.inf}  # machines are busy
 BUILT_IN: dict[str, dict[str, Any]] = {
     "dp-promptfl": {"epsilon": 8.0},
     "dp-fpl": {"epsilon": 8.0, "noise_at": "client"},
@@ -31,14 +32,14 @@ BUILT_IN: dict[str, dict[str, Any]] = {
 def test_a_trainer_that_does_otherwise_than_it_says_is_refuted(
     name: str, task: Task
 ) -> None:
-    found = try_mechanisms(WRONG[name], task, most=250, keys=KEYS)
+    found = try_mechanisms(WRONG[name], task, most=250, **ASKED)
     assert len(found.faults) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HONEST)
 def test_a_trainer_that_does_as_it_says_is_not(name: str, task: Task) -> None:
-    found = try_mechanisms(HONEST[name], task, most=100, keys=KEYS)
+    found = try_mechanisms(HONEST[name], task, most=100, **ASKED)
     assert found.faults == ()
     assert found.runs == 100
     assert "proves nothing" in str(found)
@@ -50,7 +51,7 @@ def test_built_in_mechanisms_pass_the_trial_that_others_are_given(
     name: str, task: Task
 ) -> None:
     trainer = build_trainer(name, TOY.get(name, {}) | BUILT_IN[name])
-    assert try_mechanisms(trainer, task, most=100, keys=KEYS).faults == ()
+    assert try_mechanisms(trainer, task, most=100, **ASKED).faults == ()
 
 
 def test_without_noise_there_is_nothing_to_try(task: Task) -> None:
@@ -60,7 +61,7 @@ def test_without_noise_there_is_nothing_to_try(task: Task) -> None:
 
 
 def test_noise_that_is_not_there_is_found_at_once(task: Task) -> None:
-    (fault,) = try_mechanisms(WRONG["noise is not added"], task, keys=KEYS).faults
+    (fault,) = try_mechanisms(WRONG["noise is not added"], task, **ASKED).faults
     assert "the same under every secret key" in fault
 
 

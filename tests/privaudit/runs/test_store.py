@@ -34,6 +34,7 @@ from privaudit.runs.run_folder import refresh
 from privaudit.runs.store import RemoteFolder, RemoteLeases, refuse_secrets
 from privaudit.statistics.evidence import Limits
 from tests.conftest import Cli, refuse
+from tests.places import common_folder
 
 URL = "memory://bucket/runs"
 SMALL: dict[str, Any] = {"seed": 0, "rounds": 2, "clients": 2, "epochs": 1, "shots": 8}
@@ -46,7 +47,7 @@ class DiedError(Exception):
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the encoded pictures that all nodes have."""
-    features = tmp_path_factory.getbasetemp() / "cache" / "features"
+    features = common_folder(tmp_path_factory) / "cache" / "features"
     features.mkdir(parents=True, exist_ok=True)
     return features
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from privaudit.checks.lint.evidence import Evidence, Finding, Rule, fingerprints
+from privaudit.checks.lint.evidence import Evidence, fingerprints
 from privaudit.federation.trainer import Records, Task, claim_of
 from privaudit.privacy.certificate import Certificate, privacy_record
 from privaudit.runs.config import build_trainer
@@ -63,12 +63,3 @@ def look(task: Task, shards: dict[str, Records]) -> Look:
         return look_at(task, shards, name, **settings)
 
     return at
-
-
-@pytest.fixture(scope="session")
-def severities() -> Callable[[Rule, Evidence], list[str]]:
-    def of(rule: Rule, evidence: Evidence) -> list[str]:
-        findings: list[Finding] = rule(evidence)
-        return [finding.severity for finding in findings]
-
-    return of
