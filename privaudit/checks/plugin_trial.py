@@ -21,7 +21,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ LOUD = 50.0  # times a real picture's features: of a record that any clip binds
 TARGET, BYSTANDER = "client-0", "client-1"
 Rows = Float[Tensor, "_ _"]  # a run and a number
 Side = Literal["with", "without"]
+SIDES: tuple[Side, Side] = ("with", "without")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,6 @@ class TrialBench:
     task: Task
     keys: Seeds
     first: dict[str, Events] = field(default_factory=dict)
-    last: dict[int, Any] = field(default_factory=dict)
 
     @property
     def shards(self) -> tuple[Records, Records, Records]:
@@ -106,15 +106,6 @@ class TrialBench:
             for first in range(0, len(some), AT_ONCE)
         ]
         return {view: torch.cat([part[view] for part in parts]) for view in parts[0]}
-
-    def play_both(self, pair: Pair, some: range) -> list[dict[CertifiedView, Rows]]:
-        """Play with and without; without once, where the pair before has the same."""
-        inside, base = self.play(pair.shards["with"], some), pair.shards["without"]
-        of, most, views = self.last.get(some.start, (None, some, {}))
-        if of is not base or len(most) < len(some):
-            views = self.play(base, some)
-            self.last[some.start] = base, some, views
-        return [inside, {view: rows[: len(some)] for view, rows in views.items()}]
 
     def _play(
         self, target: Records, some: range, index: int, keys: Seeds
@@ -370,12 +361,12 @@ def _guessed(
     level = LEVEL / (2 * len(views) * len(pairs))  # two questions each
     for left, pair in zip(range(len(pairs), 0, -1), pairs, strict=True):
         started = time.monotonic()
-        pilot = bench.play_both(pair, range(PILOT))
+        pilot = [bench.play(pair.shards[side], range(PILOT)) for side in SIDES]
         each = (time.monotonic() - started) / PILOT
         rest = (seconds - (time.monotonic() - began)) / left
         runs = int(min(runs, max(FEWEST, rest / max(each, 1e-9))))
         judged = range(PILOT, PILOT + runs)
-        seen = bench.play_both(pair, judged)
+        seen = [bench.play(pair.shards[side], judged) for side in SIDES]
         for view in views:
             allowed = _allowed(events, view, pair.twice)
             first, other = ([found[view] for found in part] for part in (pilot, seen))
