@@ -18,7 +18,13 @@ from statistics import stdev
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import write_json
-from privaudit_tools.benchmarks.table_stability import PERTURBATIONS, Shaken, elsewhere
+from privaudit_tools.benchmarks.table_stability import (
+    HEAD,
+    PERTURBATIONS,
+    Shaken,
+    elsewhere,
+    line,
+)
 from privaudit_tools.equal_utility.benchmark import (
     BenchmarkResult,
     entries_of,
@@ -27,8 +33,6 @@ from privaudit_tools.equal_utility.benchmark import (
 from privaudit_tools.equal_utility.choosing import Choice
 from privaudit_tools.equal_utility.outcomes import RunRecord, perform
 
-HEAD = """| benchmark | row | setting | number | seeds | moved by | SD over seeds | |
-|---|---|---|---|---|---|---|---|"""
 POINTS = 100
 
 
@@ -80,7 +84,7 @@ def _performed(
 
 
 def main() -> None:
-    """Print each number that was compared, and which rows are beyond their limit."""
+    """Print what was compared of each row, and which are beyond their limit."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("result", type=Path)
     asked.add_argument("--rows", default="")
@@ -96,10 +100,10 @@ def main() -> None:
     for choice in result.seal.choices.rows:
         if not re.search(given.rows, choice.row):
             continue
-        for one in shaken(result, choice, result.plan.tuning_seeds, given.runs):
-            print(one.line(given.result.stem), flush=True)
-            if not one.is_stable:
-                beyond[one.row] = None
+        found = list(shaken(result, choice, result.plan.tuning_seeds, given.runs))
+        print(line(given.result.stem, found), flush=True)
+        if not all(one.is_stable for one in found):
+            beyond[choice.row] = None
     print(f"{len(beyond)} beyond their stability limit.", *beyond, sep="\n  ")
     if not given.rows:
         noted = result.model_copy(update={"beyond": tuple(beyond)})

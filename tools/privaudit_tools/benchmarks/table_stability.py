@@ -175,7 +175,7 @@ def _embeddings(model: FrozenModel) -> Tensor:
         ConfigError: Nobody knows where the model keeps it.
     """
     language = getattr(model, "language", None)
-    inner = getattr(model, "_model", getattr(language, "model", None))
+    inner: Any = getattr(model, "_model", getattr(language, "model", None))
     if not hasattr(inner, "get_input_embeddings"):
         raise ConfigError(
             f"{type(model).__name__} reads words, and its table of embeddings was not "
