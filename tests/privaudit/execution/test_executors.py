@@ -122,7 +122,9 @@ def test_processes_that_are_warm_start_once(monkeypatch: pytest.MonkeyPatch) -> 
         first, second = multiprocessing.active_children()
         first.kill()
         pool = executors._WARM.get()
+        ends = time.monotonic() + 60
         while not any(process._broken for process in pool.idle):  # type: ignore
+            assert time.monotonic() < ends, "the pool does not see that it was killed"
             time.sleep(0.01)
         before.append(by_name(Local(2).run(SQUARES)))
         workers = multiprocessing.active_children()
