@@ -262,8 +262,7 @@ class StackedLayer:
 
         Inputs of zeros say nothing; a record of such alone has the others' median.
         """
-        white = self.white = self.white or self._whitened()
-        is_asked, whitening, flat = white
+        is_asked, whitening, flat = self.white = self.white or self._whitened()
         if not self.updates or not len(flat):
             return np.zeros(len(is_asked))
         rows = torch.cat(self.updates)

@@ -34,7 +34,7 @@ from privaudit.federation.trainer import (
 from privaudit.federation.uploads import COORDINATES, RANGE, update_deltas
 from privaudit.models.interfaces import Classifier, OwnersModel
 from privaudit.models.layer_factors import LayerFactors
-from privaudit.models.token_table import TOKENS, UNSAID, TokenTable
+from privaudit.models.token_table import NO_STATISTICS, TOKENS, TokenTable
 
 AT_ONCE = 256  # records whose gradients are taken together
 TEXTS_AT_ONCE = 32  # of similar lengths, so that few places are padding
@@ -413,9 +413,9 @@ def summed_loss(
         logs = ask(trainer, task, stacked, records)[0]
         return -logs.gather(1, records.labels[:, None]).sum()
     total = torch.zeros(())
-    want = frozenset({TOKENS}) if torch.is_grad_enabled() else UNSAID
+    want = frozenset({TOKENS}) if torch.is_grad_enabled() else NO_STATISTICS
     for said in trainer.query(task, stacked, records, want=want):
-        if want == UNSAID:  # the model ran, and what entered its layers was noted
+        if want == NO_STATISTICS:  # what entered the model's layers was noted
             continue
         table = TokenTable.from_signals([said], model=0)
         scored = table.scored("description", all_positions=True, needs_target=True)
@@ -451,8 +451,9 @@ def single_moves(
         with suppress(ValueError):  # some have one optimiser alone, as published
             trainer = trainer.with_settings(**PLAIN)
     client_state = start_client(trainer, task, "alone", adversary.seeds)
-    asked = records if hashed else replace(records, words=None)  # as they came
-    parts, (order, at_once) = [], _alike_together(asked)
+    parts, order, at_once = [], torch.arange(len(records)), AT_ONCE
+    if hashed:
+        order, at_once = _alike_together(records)
     for chunk in order.split(at_once):
         # One name, so that all draw the same private coins.
         names = ["alone"] * len(chunk)

@@ -123,7 +123,7 @@ def row_space(
     """Return singular values and right vectors above rounding, of large updates the largest.
 
     Args:
-        rows: Of updates.
+        rows: Updates of a layer's weights, below each other; d inputs enter it.
         floor: Deviation of a number of them by rounding alone.
         smallest: Part of the largest singular value that arithmetic makes of nothing.
     """

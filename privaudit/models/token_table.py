@@ -362,8 +362,8 @@ def _clamped(
 
 
 TOKENS, CLAMPED_TOKENS = "tokens", "clamped tokens"
-UNSAID = frozenset({TOKENS, "unsaid"})
-"""What ``query`` may be asked for: exact, as published, or unsaid: layers are watched."""
+NO_STATISTICS = frozenset({TOKENS, "no statistics"})
+"""What ``query`` may be asked for: exact, as published, or a run to watch layers in."""
 
 PUBLISHED_CLAMP = 1e-10
 
@@ -396,7 +396,7 @@ def token_signals(
     """
     shape = logits.shape[:-1]
     kinds, following = words.kinds.expand(shape), _next(words.kinds, PADDING)
-    if want == UNSAID:
+    if want == NO_STATISTICS:
         return {"kinds": kinds}
     ids = _next(words.ids, IGNORED)
     targets = torch.where(_is_any(following, WORDS), ids, IGNORED).expand(shape)

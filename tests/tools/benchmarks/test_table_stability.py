@@ -124,7 +124,7 @@ def test_a_cells_line_has_the_furthest_number_or_all_that_are_beyond() -> None:
 LINE = re.compile(
     r"^\| ([\w-]+) \| (.+) \| (.+) \| [\d, ]+ \| (\d+) of (\d+) \| (.+) \|$", re.M
 )
-NUMBER = re.compile(r"(.+) ([\d.]+) of ([\d.]+)")
+NUMBER = re.compile(r"^(.+) ([\d.]+) of ([\d.]+)$")
 
 
 def test_the_pages_rows_are_measured_on_what_is_stored() -> None:
@@ -133,10 +133,10 @@ def test_the_pages_rows_are_measured_on_what_is_stored() -> None:
     assert lines
     for name, row, column, stable, of, numbers in lines:
         stored = read_stored(ROOT / "docs" / "tables" / RESULTS / f"{name}.json")
-        said = [NUMBER.fullmatch(one) for one in numbers.split("; ")]
+        said = [NUMBER.findall(one)[0] for one in numbers.split("; ")]
         beyond = int(of) - int(stable)
         assert len(said) == (beyond or 1)
-        for metric, moved, spread in (one.groups() for one in said if one):
+        for metric, moved, spread in said:
             summary = stored.cells[row, column, metric, stored.plan.over].summary
             assert summary.spread == pytest.approx(float(spread), abs=0.0051)
             assert (float(moved) > ALLOWED * float(spread)) == bool(beyond)
