@@ -137,7 +137,7 @@ def test_the_probe_computes_as_this_process(
         handed_on = computing_here()
     assert settings == [(torch.device("cpu"), (None, False), False)]
     threads = torch.get_num_threads()
-    assert json.loads(handed_on) == ["meta", 20 * 2**30, True, True, threads]
+    assert json.loads(handed_on) == ["meta", 20 * 2**30, True, True, threads, None]
     with use_memory("20GiB"), use_checkpointing(), trust_remote_code():
         measure_costs(run)
     assert settings[1] == (torch.device("cpu"), (20 * 2**30, True), True)

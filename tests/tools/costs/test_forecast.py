@@ -42,8 +42,12 @@ def test_shadows_of_clients_with_a_state_replay_all_rounds(timed: list[str]) -> 
 
 def test_what_costs_the_same_is_timed_once(timed: list[str]) -> None:
     rates = [run(learning_rate=rate) for rate in (0.1, 0.2)]
-    forecast([*rates, run(epochs=5), run("dp-fpl", epsilon=1.0), run("dp-fpl")])
-    assert len(timed) == 3
+    private = [run("dp-fpl", epsilon=1.0), run("dp-fpl")]
+    said: list[str] = []
+    forecast([*rates, run(epochs=5), *private], progress=said.append)
+    assert timed == ["promptfl 1", "promptfl 1", "dp-fpl 1"]
+    assert said[-1] == "3/3 timed: dp-fpl 1, 2s a round"
+    assert len(said) == 3
 
 
 def test_a_round_is_really_timed() -> None:

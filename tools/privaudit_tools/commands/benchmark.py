@@ -150,7 +150,7 @@ def _with_forecast(result: "BenchmarkResult", stored: Path) -> "BenchmarkResult"
     from privaudit.core.storage import write_json
     from privaudit_tools.equal_utility.benchmark import cost_of
 
-    result = result.model_copy(update={"forecast": cost_of(result.plan)})
+    result = result.model_copy(update={"forecast": cost_of(result.plan, _say)})
     write_json(stored, result.model_dump(mode="json"))
     return result
 
@@ -159,7 +159,7 @@ def _print_cost(plan: "BenchmarkPlan", path: Path) -> None:
     """Print what a plan costs at most."""
     from privaudit_tools.equal_utility.benchmark import cost_of
 
-    cost = cost_of(plan)
+    cost = cost_of(plan, _say)
     contents = {"plan": str(path), "runs": cost.runs, "seconds": cost.seconds}
     show(contents, f"{path}: {cost.runs} runs, {cost}.")
 

@@ -137,7 +137,7 @@ def table(
     if check:
         planned = piece.of(wanted, schedule(wanted, piece.holds))
         require_data(planned)
-        cost = forecast(planned.runs, wanted.shadows, wanted.attacked)
+        cost = forecast(planned.runs, wanted.shadows, wanted.attacked, progress=_say)
         said = "1 run, which is" if cost.runs == 1 else f"{cost.runs} runs, all of them"
         contents = {"plan": str(plan), "runs": cost.runs, "seconds": cost.seconds}
         show(contents, f"{plan}: {said} valid. Cost: {cost}.")

@@ -1,7 +1,7 @@
 """What a sweep will cost, before it runs: rounds x clients x a timed step."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,6 +46,7 @@ def forecast(
     shadows: int = 0,
     attacked: int | Literal["all"] = "all",
     looks: int = 1,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Cost:
     """Return what runs will cost, from one timed round of each kind of them.
 
@@ -57,24 +58,29 @@ def forecast(
             replay one round, and others all.
         attacked: Clients of a run that get them.
         looks: How often a run is attacked.
+        progress: Called with a line after each kind.
 
     Raises:
         PrivauditError: A run cannot be trained.
     """
+    kinds: dict[str, SweepRun] = {}
+    for run in runs:
+        kinds.setdefault(_key(run), run)
     timed: dict[str, tuple[float, bool]] = {}
-    training = attacks = 0.0
     with tempfile.TemporaryDirectory() as folder, use_threads(1):
-        for run in runs:
-            key = _key(run)
-            if key not in timed:
-                timed[key] = _timed(run, folder)
-            seconds, replayed = timed[key]
-            config = make_config(run.trainer, run.settings, **run.fields)
-            clients = config.clients if attacked == "all" else attacked
-            share = min(clients / config.clients, 1.0)
-            training += config.rounds * seconds
-            times = looks * shadows * share * (config.rounds if replayed else 1)
-            attacks += times * seconds
+        for number, (key, run) in enumerate(kinds.items(), 1):
+            timed[key] = _timed(run, folder)
+            round_ = write_time(timed[key][0])
+            progress(f"{number}/{len(kinds)} timed: {run.label}, {round_} a round")
+    training = attacks = 0.0
+    for run in runs:
+        seconds, replayed = timed[_key(run)]
+        config = make_config(run.trainer, run.settings, **run.fields)
+        clients = config.clients if attacked == "all" else attacked
+        share = min(clients / config.clients, 1.0)
+        training += config.rounds * seconds
+        times = looks * shadows * share * (config.rounds if replayed else 1)
+        attacks += times * seconds
     return Cost(len(runs), training, attacks)
 
 

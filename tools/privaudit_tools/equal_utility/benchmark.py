@@ -175,13 +175,16 @@ def _entry(plan: BenchmarkPlan, row: str, setting: str, cell: Cell, seed: int) -
     return Entry(row, setting, run, question)
 
 
-def cost_of(plan: BenchmarkPlan) -> Cost:
-    """Return what a plan costs at most: tuning of all settings, then one of each row."""
+def cost_of(plan: BenchmarkPlan, progress: Say) -> Cost:
+    """Return what a plan costs at most: tuning of all settings, then one of each row.
+
+    ``progress`` is called with a line after each kind of run that is timed.
+    """
     tuning = entries_of(plan, plan.tuning_seeds)
     first = {entry.row: entry for entry in reversed(tuning)}
     later = [entry.run for entry in first.values()] * len(plan.evaluation_seeds)
     runs = [*(entry.run for entry in tuning), *later]
-    return forecast(runs, plan.shadows, looks=1 + len(plan.looks))
+    return forecast(runs, plan.shadows, looks=1 + len(plan.looks), progress=progress)
 
 
 @warm_processes()
