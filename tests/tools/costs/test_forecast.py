@@ -1,8 +1,12 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from privaudit.core import registry
+from privaudit.core.errors import UnknownNameError
 from privaudit.evaluation.sweep_runs import SweepRun
+from privaudit.federation.masked_sum import SECURE_SUMS
 from privaudit_tools.costs import forecast as module
 from privaudit_tools.costs.forecast import forecast
 
@@ -48,6 +52,22 @@ def test_what_costs_the_same_is_timed_once(timed: list[str]) -> None:
     assert timed == ["promptfl 1", "promptfl 1", "dp-fpl 1"]
     assert said[-1] == "3/3 timed: dp-fpl 1, 2s a round"
     assert len(said) == 3
+
+
+def test_nothing_is_timed_where_a_protocol_is_not_installed(
+    timed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masked = run()
+    masked = replace(masked, fields={**masked.fields, "secure_aggregation": "masked"})
+    forecast([run(), masked])
+    assert len(timed) == 2
+    monkeypatch.setattr(registry, "_entry_points", lambda group, path: ())
+    monkeypatch.setattr(SECURE_SUMS, "_entries", {})
+    with pytest.raises(
+        UnknownNameError, match="privaudit-labs, which is not installed"
+    ):
+        forecast([run(), masked])
+    assert len(timed) == 2
 
 
 def test_a_round_is_really_timed() -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 from privaudit.core.formatting import write_time
 from privaudit.evaluation.sweep_runs import SweepRun
 from privaudit.execution.jobs import use_threads
+from privaudit.federation.masked_sum import SECURE_SUMS
 from privaudit.federation.trainer import remembers_steps, start_client
 from privaudit.runs.config import make_config
 from privaudit.runs.run import Run
@@ -63,6 +64,7 @@ def forecast(
     Raises:
         PrivauditError: A run cannot be trained.
     """
+    require_secure_sums(runs)
     kinds: dict[str, SweepRun] = {}
     for run in runs:
         kinds.setdefault(_key(run), run)
@@ -82,6 +84,17 @@ def forecast(
         times = looks * shadows * share * (config.rounds if replayed else 1)
         attacks += times * seconds
     return Cost(len(runs), training, attacks)
+
+
+def require_secure_sums(runs: Sequence[SweepRun]) -> None:
+    """Refuse runs, before any is trained, of which one's protocol is not installed.
+
+    Raises:
+        UnknownNameError: It is not; the text says where it stands.
+    """
+    for run in runs:
+        if make_config(run.trainer, run.settings, **run.fields).is_masked:
+            SECURE_SUMS.find(run.fields["secure_aggregation"])
 
 
 def _key(run: SweepRun) -> str:

@@ -26,7 +26,7 @@ from privaudit.runs.run import load_run, runs_folder
 from privaudit.runs.training import usual_name
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import tpr_over_seeds
-from privaudit_tools.costs.forecast import Cost, forecast
+from privaudit_tools.costs.forecast import Cost, forecast, require_secure_sums
 from privaudit_tools.equal_utility.choosing import Choices, choose
 from privaudit_tools.equal_utility.judging import Judged, judge
 from privaudit_tools.equal_utility.outcomes import (
@@ -206,11 +206,12 @@ def run_benchmark(
         progress: Called with a line after each run.
 
     Raises:
-        ConfigError: Another plan was sealed there, a run cannot be configured, or a run
-            failed that the curve needs.
+        ConfigError: Another plan was sealed there, a run cannot be configured, a protocol
+            is not installed, or a run failed that the curve needs.
     """
     tuning = entries_of(plan, plan.tuning_seeds)
     evaluated = entries_of(plan, plan.evaluation_seeds)
+    require_secure_sums([entry.run for entry in (*tuning, *evaluated)])
     seal = _sealed(stored, plan)
     work = _Work(plan, runs_folder(folder), executor, progress)
     runs = work.perform(tuning)
