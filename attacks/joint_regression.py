@@ -115,7 +115,9 @@ class JointRegression:
             share = 1.0  # of all rounds' batches together
         by_round = {
             move.at.index: [
-                replace(block, labels=tried, batch_share=share)
+                block
+                if tried == share == 1  # it is fitted already
+                else replace(block, labels=tried, batch_share=share)
                 for block in gram_blocks(adversary, move, asked, public)
             ]
             for move in moves

@@ -239,11 +239,9 @@ def _fit(block: GramBlock, outside: float) -> StepFit:
     values, vectors = values[kept], vectors[:, kept]
     seen = vectors.T @ (block.along[:held] * deviation) / values.sqrt()
     middle = values.sqrt() * (vectors.T @ (mean / deviation))
-    left = max(block.energy - float(seen @ seen), 0.0)
-    left = max(
-        left, block.floor * (block.numbers - len(values)), SMALLEST * block.energy
-    )
     others = max(block.numbers - len(values), 0)
+    left = block.energy - float(seen @ seen)
+    left = max(left, block.floor * others, SMALLEST * block.energy)
     likelihood, step, noise = likeliest_step(
         seen, middle, values, NOISE_GRID * size, left, others
     )
@@ -336,8 +334,7 @@ def took_part(blocks: Sequence[GramBlock]) -> Participation | None:
     Returns:
         None where nothing moved.
     """
-    fits = [(block, block.fit) for block in blocks]
-    known = [(block, fit) for block, fit in fits if fit is not None]
+    known = [(block, fit) for block in blocks if (fit := block.fit) is not None]
     if not known:
         return None
     first = known[0][0]
