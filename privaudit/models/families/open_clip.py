@@ -228,11 +228,12 @@ def _check_text_tower(open_clip: Any, name: str) -> None:
 
 def _build(open_clip: Any, options: dict[str, Any]) -> nn.Module:
     """Build the model without weights, in silence (open_clip's own warns of that)."""
+    from transformers.initialization import no_init_weights
+
     kind = "CustomTextCLIP" if options.pop("custom_text", False) else "CLIP"
-    if "multimodal_cfg" in options:
-        kind = "CoCa"
-    model: nn.Module = getattr(open_clip, kind)(**options)
-    return model
+    kind = "CoCa" if "multimodal_cfg" in options else kind
+    with no_init_weights():  # drawing what a checkpoint replaces takes seconds
+        return getattr(open_clip, kind)(**options)
 
 
 def _preparation(clip: nn.Module, tag_options: dict[str, Any]) -> PicturePreparation:

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ VISION = {
     "head_width": 16,
     "patch_size": 16,
 }
+_built: dict[Any, tuple[nn.Module, torch.Tensor]] = {}
 TEXT = {"context_length": 40, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 3}
 
 
@@ -49,8 +51,13 @@ def build(small_options: dict[str, Any]) -> Callable[..., nn.Module]:
                 **{n: TEXT[n] for n in ("width", "heads", "context_length")},
                 "layers": 1,
             }
-        clip = getattr(import_open_clip(), kind)(**options)
-        return randomise(clip).eval().requires_grad_(False)
+        key = f"{kind} {options}", torch.get_rng_state().numpy().tobytes()
+        if key not in _built:  # by open_clip, whose drawing is most of a test's time
+            clip = randomise(getattr(import_open_clip(), kind)(**options))
+            _built[key] = clip.eval().requires_grad_(False), torch.get_rng_state()
+        clip, state = _built[key]
+        torch.set_rng_state(state)
+        return deepcopy(clip)
 
     return make
 
