@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.roc import mean_ranks
@@ -36,7 +36,7 @@ DRAWS, FEWER_DRAWS, LARGE = 9_999, 999, 20_000
 _WEIGHTS = 0.6, 0.4  # of the average and of the tail
 _TOP = 0.1  # share of the records that a tail may be
 _CELLS = 2_000_000  # labels in memory at a time
-_KEPT = 1_000  # records of which all labels are kept: 10 MB
+_KEPT = 8_000  # records of which all labels are kept, as bits: 10 MB
 _DIGITS = 9  # of a gain: equal ones must count as equal, whatever rounding made them
 
 # Without names for lengths: each stratum has its own.
@@ -94,7 +94,10 @@ def membership_test(strata: Strata, seed: int = 0) -> MembershipTest:
     rng, made = np.random.default_rng(seed), 0
     for draws in (DRAWS,) if len(label) <= LARGE else (FEWER_DRAWS, DRAWS):
         more = _draws(truth, draws - made, rng)
-        for drawn in _kept_draws(kept, draws, seed) if kept else more:
+        if kept:
+            bits = _kept_draws(kept, draws, seed)
+            more = (np.unpackbits(b, 1, len(label)).view(bool) for b in bits)
+        for drawn in more:
             average.append(drawn @ ranks)
             tail.append(_gains(tails, drawn))
         p_average, p_tail = (_p_values(np.concatenate(one)) for one in (average, tail))
@@ -193,13 +196,12 @@ def _draws(
 
 
 @lru_cache(maxsize=4)
-def _kept_draws(truth: tuple[bytes, ...], draws: int, seed: int) -> Sequence[Labels]:
-    """Return the same, kept: all attacks of an audit permute the same members."""
-    known, rng = (
-        [np.frombuffer(one, bool) for one in truth],
-        np.random.default_rng(seed),
-    )
-    return [*_draws(known, draws, rng)]
+def _kept_draws(
+    truth: tuple[bytes, ...], draws: int, seed: int
+) -> Sequence[UInt8[np.ndarray, "draws bytes"]]:
+    """Return the same as bits, kept: all attacks of an audit permute the same members."""
+    known, rng = [np.frombuffer(o, bool) for o in truth], np.random.default_rng(seed)
+    return [np.packbits(drawn, axis=1) for drawn in _draws(known, draws, rng)]
 
 
 def _drawn(
