@@ -18,7 +18,6 @@ from privaudit.auditing.gradient_regression import GramBlock, divided_by_size, l
 from privaudit.core.errors import AttackError, ViewError, shown
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Stacked, Tensors, distinct, stack
-from privaudit.datasets.records import PADDING
 from privaudit.federation.query import ask
 from privaudit.federation.threat_models import EVERYBODY
 from privaudit.federation.trainer import (
@@ -398,10 +397,7 @@ def layers_of(
 
 def _alike_together(records: Records) -> tuple[Int[Tensor, " n"], int]:
     """Return an order in which texts of similar lengths stand together, and how many."""
-    if records.words is None:
-        return torch.arange(len(records)), AT_ONCE
-    lengths = (records.words.kinds != PADDING).sum(dim=1)
-    return lengths.argsort(stable=True), TEXTS_AT_ONCE
+    return records.by_length, AT_ONCE if records.words is None else TEXTS_AT_ONCE
 
 
 def summed_loss(

@@ -353,12 +353,14 @@ def _of_tokens(
     trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> dict[str, Float[Tensor, "models records"]]:
     scores = {name: torch.zeros(len(models), len(records)) for name in OF_TOKENS}
+    order = records.by_length
+    asked = records.pick(order)
     for positions, stacked in stacks(models, MODELS_AT_ONCE):
         first = 0
-        for chunk in trainer.query(task, stacked, records, want=frozenset({TOKENS})):
+        for chunk in trainer.query(task, stacked, asked, want=frozenset({TOKENS})):
             for row, position in enumerate(positions):
                 table = TokenTable.from_signals([chunk], model=row)
-                columns = slice(first, first + len(table))
+                columns = order[first : first + len(table)]
                 for name, score in OF_TOKENS.items():
                     scores[name][position, columns] = score(
                         table, "description"
@@ -425,16 +427,11 @@ def kept_signals(
     kept = adversary.store.load(**about) if adversary.store else None
     if kept is None:
         return None
-    return [
-        SignalTable.from_tensors(
-            {
-                name.removeprefix(f"{which}/"): tensor
-                for name, tensor in kept.items()
-                if name.startswith(f"{which}/")
-            }
-        )
-        for which in KEPT
-    ]
+    tables: dict[str, dict[str, Tensor]] = {which: {} for which in KEPT}
+    for name, tensor in kept.items():
+        which, _, field_name = name.partition("/")
+        tables[which][field_name] = tensor
+    return [SignalTable.from_tensors(fields) for fields in tables.values()]
 
 
 def ask_signals(

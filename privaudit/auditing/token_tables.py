@@ -62,8 +62,11 @@ def _ask(
             "words. Use a data set with questions or captions, and a model that "
             "generates text."
         )
+    order = records.by_length
     chunks = adversary.trainer.query(
-        adversary.task, stack([model]), records, want=frozenset({wanted})
+        adversary.task, stack([model]), records.pick(order), want=frozenset({wanted})
     )
+    back, joined = order.argsort(), joined_signals(list(chunks))
+    signals = {name: values[back] for name, values in joined.items()}
     # Each attack reads them again: of pictures with many tokens they are large.
-    return TokenTable.of(spilled(joined_signals(list(chunks)), cache_folder()))
+    return TokenTable.of(spilled(signals, cache_folder()))

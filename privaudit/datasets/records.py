@@ -229,6 +229,17 @@ class Records:
             return self.contents
         return torch.arange(len(self)).view(-1, 1).view(torch.uint8)
 
+    @property
+    def by_length(self) -> Int[Tensor, " records"]:
+        """By the texts' lengths, so that few places are padding where some are asked about.
+
+        The longest first: by the first one is measured how many memory holds.
+        """
+        if self.words is None:
+            return torch.arange(len(self))
+        lengths = (self.words.kinds != PADDING).sum(dim=1)
+        return lengths.argsort(stable=True, descending=True)
+
     def pick(self, chosen: Tensor) -> "Records":
         """Return the records that an index or a mask picks."""
         return Records(

@@ -32,6 +32,7 @@ from jaxtyping import Bool, Float, Int
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.lazy_torch import Tensor, functional, torch
+from privaudit.datasets.files.mapped_tensors import join_rows
 from privaudit.datasets.records import (
     ANSWER,
     INSTRUCTION,
@@ -411,11 +412,7 @@ def joined_signals(
 
     Chunks may be cut to different lengths: the shorter are padded.
     """
-    length = max(chunk["kinds"].shape[-1] for chunk in chunks)
-    return {
-        name: torch.cat([_padded(chunk[name][model], length) for chunk in chunks])
-        for name in chunks[0]
-    }
+    return join_rows([{n: t[model] for n, t in chunk.items()} for chunk in chunks])
 
 
 def _next(values: Int[Tensor, "*n length"], last: int) -> Int[Tensor, "*n length"]:
@@ -493,10 +490,6 @@ class TokenTable:
                 "slice, or leave the record out."
             )
         return mask
-
-
-def _padded(values: Tensor, length: int) -> Tensor:
-    return functional.pad(values, (0, length - values.shape[-1]))
 
 
 def _of_order(alpha: float, found: Mapping[float, Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from privaudit.checks.contracts import (
 from privaudit.core.tensors import digest, stack
 from privaudit.federation.on_device import on_device
 from privaudit.federation.trainer import TRAINERS, Task, Trainer
+from privaudit.models.token_table import joined_signals
 from tests.simulated_device import another_device, assert_agree, task_on
 from tests.toy_federation import Play, Played, Shards
 from tests.toy_language import toy_shards, toy_writing_task
@@ -143,8 +144,8 @@ def answers_of(played: Played) -> dict[str, torch.Tensor]:
     """Return what the model that a server rebuilds says of public records."""
     task, model = played.task, stack([played.rebuild("server").model])
     want = "tokens" if task.kind == "generation" else "log_probabilities"
-    (answers,) = played.trainer.query(task, model, task.public, frozenset({want}))
-    return dict(answers)
+    said = list(played.trainer.query(task, model, task.public, frozenset({want})))
+    return joined_signals(said) if want == "tokens" else dict(*said)
 
 
 def test_what_is_kept_is_in_no_message_before_the_release(

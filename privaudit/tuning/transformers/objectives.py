@@ -23,7 +23,7 @@ from privaudit.tuning.prompts.learning import mean_losses
 
 HEAD = ("head.weight", "head.bias")  # SigLIP has other parts of this name
 HEAD_SPREAD = 0.02
-LOGITS_AT_ONCE, TEXTS_AT_ONCE = 2**24, 128  # numbers; more texts leave the caches
+LOGITS_AT_ONCE, TEXTS_AT_ONCE = 2**24, 32  # numbers; more texts leave the caches
 ROWS_AT_ONCE = 4096  # models times records, of a classifier
 
 
@@ -132,7 +132,7 @@ class AnswerObjective:
         def answers(chosen: Tensor) -> Signals:
             tokens = pictures[chosen].read(records.features.device)
             tokens = tokens.expand(count, *tokens.shape)
-            chunk_words = words[chosen].repeated(count)
+            chunk_words = words[chosen].trimmed().repeated(count)
             logits = self.language.logits(tokens, chunk_words, tuning)
             return token_signals(logits, chunk_words, want)
 
