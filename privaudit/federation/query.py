@@ -15,7 +15,8 @@ from privaudit.models.interfaces import Tuning
 
 MODELS_AT_ONCE = 128
 SEQUENCES_AT_ONCE = 1024
-ROWS_AT_ONCE = 64
+ROWS_AT_ONCE = 32
+TOGETHER = 256  # answers, of few models: where one writes alone, those that end leave
 UNTUNED = "untuned"
 """The one tensor of a model that changes nothing; what it holds says nothing."""
 
@@ -90,7 +91,7 @@ def write(
     """
     writer, longest = as_writer(trainer), _longest(task, records)
     said: dict[int, list[str]] = {}
-    several = max(1, SEQUENCES_AT_ONCE // max(1, len(records)))
+    several = max(1, TOGETHER // max(1, len(records)))
     for positions, stacked in stacks(models, several):
         tuning = writer.tuning(task, stacked)
         texts = _write(task, tuning, len(positions), records, longest)
@@ -135,32 +136,20 @@ def _write(
 def favourite_tokens(
     trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> Int[Tensor, "models answered"]:
-    """Return each model's likeliest token at every position of people's answers."""
-    writer = as_writer(trainer)
-    return torch.stack(
-        [
-            _favourites(task, writer.tuning(task, stack([model])), records)
-            for model in models
-        ]
-    )
-
-
-def _favourites(
-    task: Task, tuning: Tuning, records: Records
-) -> Int[Tensor, " answered"]:
+    """Return each model's likeliest tokens in people's answers, of long texts first."""
+    writer, device = as_writer(trainer), task.language.device
+    tunings, said = [writer.tuning(task, stack([model])) for model in models], []
     assert records.tokens is not None
     assert records.words is not None
-    words, device, predicted = records.words.trimmed(), task.language.device, []
-    answered = words.kinds[:, 1:] == ANSWER
-    ahead = answered.any(dim=0).nonzero().flatten()
-    for chosen in torch.arange(len(records)).split(ROWS_AT_ONCE):
-        one, tokens = words[chosen].repeated(1), records.tokens[chosen][None]
-        logits = task.language.logits(
-            tokens.read(device), one.to(device), tuning, ahead.to(device)
-        )
-        likeliest = logits[0].argmax(dim=-1).cpu()
-        predicted.append(likeliest[answered[chosen][:, ahead]])
-    return torch.cat(predicted)
+    for chosen in records.by_length.split(ROWS_AT_ONCE):
+        words, pictures = records.words[chosen].trimmed(), records.tokens[chosen][None]
+        answered = words.kinds[:, 1:] == ANSWER
+        ahead = answered.any(dim=0).nonzero().flatten()
+        asked = pictures.read(device), words.repeated(1).to(device)
+        logits = (task.language.logits(*asked, t, ahead.to(device)) for t in tunings)
+        likeliest = torch.cat([of_one.argmax(dim=-1).cpu() for of_one in logits])
+        said.append(likeliest[:, answered[:, ahead]])
+    return torch.cat(said, dim=1)
 
 
 def questions(words: TokenSequences) -> TokenSequences:

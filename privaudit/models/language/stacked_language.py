@@ -28,6 +28,7 @@ from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.transformers.tuned_modules import TunedModules, in_front
 
 _PROMPTS_AT_ONCE = 256  # of all models together; bounds the cache
+_STILL_GOING = 0.8  # of the rows, or fewer: it pays to go on without the others
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def greedy(
     prompts: Float[Tensor, "n length width"] | Int[Tensor, "n length"],
     ends: Collection[int],
     longest: int,
+    leaving: bool = False,
 ) -> list[list[int]]:
     """Return the likeliest token after each prompt, and after that, until the end.
 
@@ -97,26 +99,31 @@ def greedy(
             without padding.
         ends: Tokens that end an answer; the first one is part of it.
         longest: Tokens of an answer at most.
+        leaving: Whether ``run`` takes fewer rows; stacked models need equally many.
     """
-    fresh, cache, said = prompts, None, []
-    stops = torch.tensor(sorted(ends), device=prompts.device)
-    done = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)
+    cache: Any = None
+    fresh, rows = prompts, list(range(len(prompts)))
+    said = [list[int]() for _ in rows]
     for _ in range(longest):
         output = run(fresh, cache)
         cache = getattr(output, "cache", None)
         cache = getattr(output, OLD_CACHE, None) if cache is None else cache
         likeliest = output.logits[:, -1].argmax(dim=-1)
-        said.append(likeliest)
-        done = done | torch.isin(likeliest, stops)
-        if done.all():
+        for row, token in zip(rows, likeliest.tolist(), strict=True):
+            if not said[row] or said[row][-1] not in ends:
+                said[row].append(token)
+        going = [place for place, row in enumerate(rows) if said[row][-1] not in ends]
+        if not going:
             break
         following = embed(likeliest[:, None])
         fresh = following if cache is not None else torch.cat([fresh, following], 1)
-    rows = torch.stack(said, dim=1).tolist()
-    lasts = [
-        next((n for n, i in enumerate(row) if i in ends), len(row)) for row in rows
-    ]
-    return [row[: last + 1] for row, last in zip(rows, lasts, strict=True)]
+        few = leaving and len(going) <= _STILL_GOING * len(rows)
+        layers = getattr(cache, "layers", ()) if few else ()  # some keep all rows
+        if layers and all(hasattr(one, "batch_select_indices") for one in layers):
+            left = torch.tensor(going, device=fresh.device)
+            cache.batch_select_indices(left)
+            fresh, rows = fresh[left], [rows[place] for place in going]
+    return said
 
 
 # What configurations call the number of positions that a model was trained for.
@@ -330,7 +337,7 @@ class StackedLanguageModel(TunedModules):
                 return self._run(1, inputs_embeds=fresh, **options)
 
         flat = self._inputs(tokens, words, tuning)["inputs_embeds"]
-        return greedy(run, self._embedding, flat, self.ends, longest)
+        return greedy(run, self._embedding, flat, self.ends, longest, len(tokens) == 1)
 
     def _run(self, keep: int | Tensor, **options: Any) -> Any:
         """Run the model; ``keep`` is as transformers' ``logits_to_keep``."""
