@@ -298,14 +298,19 @@ def test_answers_are_those_of_a_naive_loop_without_cache(kind: str) -> None:
             assert found[model][row] == expected
 
 
-def test_an_answer_stops_at_its_end_token(language: StackedLanguageModel) -> None:
-    pictures, words = prompts([[5, 8, 5]])
-    free = language.generate_ids(pictures, words, Tuning(), LONGEST)[0]
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_stop_at_an_end_token_and_others_go_on_without_them(kind: str) -> None:
+    language, rows = stacked(kind), list[int]()
+    tuning = lora(draw_factors(language, 1))
+    pictures, words = prompts([[5, 8, 5, 5, 5, 5, 5]])
+    free = language.generate_ids(pictures, words, tuning, LONGEST)[0]
     assert max(map(len, free)) == LONGEST
-    language.ends = frozenset({free[0][3]})
-    stopped = language.generate_ids(pictures, words, Tuning(), LONGEST)[0]
-    assert stopped[0] == free[0][: free[0].index(free[0][3]) + 1]
-    assert len(stopped[0]) <= 4
+    language.ends = ends = frozenset({free[0][3], free[2][1], free[3][0]})
+    language.model.register_forward_hook(lambda *ran: rows.append(len(ran[-1].logits)))
+    stopped = language.generate_ids(pictures, words, tuning, LONGEST)[0]
+    lasts = [next((n for n, i in enumerate(r) if i in ends), LONGEST) for r in free]
+    assert stopped == [row[: n + 1] for row, n in zip(free, lasts, strict=True)]
+    assert sum(rows) <= sum(map(len, stopped)) / 0.8
 
 
 def test_answers_are_text_without_special_tokens(
