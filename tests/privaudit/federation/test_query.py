@@ -14,7 +14,7 @@ from privaudit.federation.query import (
     write_untuned,
 )
 from privaudit.federation.trainer import Task
-from privaudit.runs.tasks import measure_writing
+from privaudit.runs.tasks import measure_writing, score_writing
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.trainers.zero_shot import ZeroShot
@@ -38,18 +38,14 @@ def test_several_models_write_what_each_writes_alone(task: Task) -> None:
     assert together[0] != together[1]
 
 
-def test_adapters_that_change_nothing_write_as_the_model_as_it_comes(
-    task: Task,
-) -> None:
+def test_adapters_that_change_nothing_write_as_the_model_does(task: Task) -> None:
     trainer, records = LoraFedAvg(), toy_dialogues(5, seed=3)
     plain = write_untuned(task, records)
     assert write(trainer, task, [trainer.start(task, Seeds(0))], records) == plain
     assert write(ZeroShot(), task, [{UNTUNED: torch.zeros(())}], records) == plain
 
 
-def test_where_nothing_is_public_answers_are_as_long_as_those_that_are_known(
-    task: Task,
-) -> None:
+def test_without_public_records_answers_are_as_long_as_known_ones(task: Task) -> None:
     records = toy_dialogues(5, seed=3)
     none = replace(task, public=task.public.pick(torch.arange(0)))
     alike = replace(task, public=records)
@@ -64,9 +60,8 @@ def test_where_nothing_is_public_answers_are_as_long_as_those_that_are_known(
 def test_favourites_are_of_the_answers_tokens(task: Task) -> None:
     trainer, records = LoraFedAvg(), toy_dialogues(5, seed=3)
     assert records.words is not None
-    found = favourite_tokens(
-        trainer, task, [trainer.start(task, Seeds(0))] * 2, records
-    )
+    models = [trainer.start(task, Seeds(0))] * 2
+    found = favourite_tokens(trainer, task, models, records)
     assert found.shape == (2, int((records.words.kinds == ANSWER).sum()))
     assert torch.equal(found[0], found[1])
 
@@ -79,8 +74,6 @@ def test_a_trainer_of_classifiers_does_not_write() -> None:
 def test_the_references_themselves_score_one(task: Task) -> None:
     """A model that says what people said has a likeness of 1 for every record."""
     records = toy_dialogues(12, seed=3)
-    from privaudit.runs.tasks import score_writing
-
     said = [[dialogue.answers[0] for dialogue in records.dialogues]]
     written = score_writing(said, records)
     assert written.scores.min() == pytest.approx(1.0)
