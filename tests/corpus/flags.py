@@ -9,7 +9,7 @@ from tests.corpus.world import TRAIN
 DIGITS = "9" * 24
 BASE: Mapping[str, tuple[str, ...]] = {
     "train": ("train", *TRAIN, "--name", "new"),
-    "attack": ("attack", "one", "--shadows", "8"),
+    "attack": ("attack", "one"),
     "tradeoff": ("tradeoff", "sweep.toml"),
     "table": ("table", "plan.toml"),
     "figure": ("figure", "roc", "one"),
