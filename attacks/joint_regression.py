@@ -116,7 +116,7 @@ class JointRegression:
         by_round = {
             move.at.index: [
                 block
-                if tried == share == 1  # it is fitted already
+                if (block.labels, block.batch_share) == (tried, share)  # is fitted
                 else replace(block, labels=tried, batch_share=share)
                 for block in gram_blocks(adversary, move, asked, public)
             ]

@@ -16,7 +16,7 @@ from privaudit.models.interfaces import Tuning
 MODELS_AT_ONCE = 128
 SEQUENCES_AT_ONCE = 1024
 ROWS_AT_ONCE = 32
-TOGETHER = 256  # answers, of few models: where one writes alone, those that end leave
+TOGETHER = 256  # on a CPU, of few models: where one writes alone, ended answers leave
 UNTUNED = "untuned"
 """The one tensor of a model that changes nothing; what it holds says nothing."""
 
@@ -91,8 +91,8 @@ def write(
     """
     writer, longest = as_writer(trainer), _longest(task, records)
     said: dict[int, list[str]] = {}
-    several = max(1, TOGETHER // max(1, len(records)))
-    for positions, stacked in stacks(models, several):
+    at_once = TOGETHER if task.language.device.type == "cpu" else SEQUENCES_AT_ONCE
+    for positions, stacked in stacks(models, max(1, at_once // max(1, len(records)))):
         tuning = writer.tuning(task, stacked)
         texts = _write(task, tuning, len(positions), records, longest)
         said.update(zip(positions, texts, strict=True))

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -62,9 +63,7 @@ def test_few_rows_go_on_when_their_answer_has_ended(run: Run) -> None:
         (said,) = language.generate_ids(pictures, prompts.repeated(1), Tuning(), 40)
     lengths = [len(answer) for answer in said]
     read = int((prompts.kinds != PADDING).sum())
-    assert max(lengths) > 1.5 * sum(lengths) / len(
-        lengths
-    )  # else there is none to leave
+    assert max(lengths) > 1.5 * mean(lengths)  # else there is none to leave
     assert read < places.written <= read + sum(lengths) / 0.8
 
 

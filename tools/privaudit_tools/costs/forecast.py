@@ -54,10 +54,10 @@ def forecast(
     Runs that are finished already count as if they were not.
 
     Args:
-        runs: Of a sweep.
+        runs: All that a sweep trains, the finished ones too.
         shadows: Models for each attacked client; those of clients without a state
             replay one round, and others all.
-        attacked: Clients of a run that get them.
+        attacked: How many of a run's clients get shadow models.
         looks: How often a run is attacked.
         progress: Called with a line after each kind.
 
@@ -93,8 +93,9 @@ def require_secure_sums(runs: Sequence[SweepRun]) -> None:
         UnknownNameError: It is not; the text says where it stands.
     """
     for run in runs:
-        if make_config(run.trainer, run.settings, **run.fields).is_masked:
-            SECURE_SUMS.find(run.fields["secure_aggregation"])
+        config = make_config(run.trainer, run.settings, **run.fields)
+        if config.is_masked:
+            SECURE_SUMS.find(config.secure_aggregation)
 
 
 def _key(run: SweepRun) -> str:
