@@ -76,8 +76,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Look for garbage from here on, and only in what tests leave: that is seconds."""
+    """Look for garbage from here on, seldom, and only in what tests leave: that is seconds."""
     gc.freeze()
+    gc.set_threshold(10_000)  # a look at all that is kept takes 65 ms
     gc.enable()
 
 

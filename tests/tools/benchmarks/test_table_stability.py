@@ -110,7 +110,7 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
         next(shaken(PLAN.model_copy(update={"seeds": (1,)}), Piece(), tmp_path))
 
 
-def test_a_cells_line_has_the_furthest_number_or_all_that_are_beyond() -> None:
+def test_a_rows_line_has_the_furthest_number_or_all_that_are_beyond() -> None:
     moved = {1: (90.0, 90.3), 2: (92.0, 92.0)}
     near, at, far = (Shaken("a", "x", f"number {n}", moved, n) for n in (9.0, 4.0, 2.0))
     still = Shaken("a", "x", "still", {1: (1.0, 1.0), 2: (1.0, 1.0)}, 0.0)
@@ -119,6 +119,11 @@ def test_a_cells_line_has_the_furthest_number_or_all_that_are_beyond() -> None:
     other = replace(far, metric="other")
     said = line("plan", [far, near, other])
     assert said.endswith("| 1 of 3 | number 2.0 0.30 of 2.00; other 0.30 of 2.00 |")
+    said = line("plan", [near, replace(far, column="b: y")])
+    assert (
+        said
+        == "| plan | a | 2 columns | 1, 2 | 1 of 2 | b: y: number 2.0 0.30 of 2.00 |"
+    )
 
 
 LINE = re.compile(
@@ -136,7 +141,9 @@ def test_the_pages_rows_are_measured_on_what_is_stored() -> None:
         said = [NUMBER.findall(one)[0] for one in numbers.split("; ")]
         beyond = int(of) - int(stable)
         assert len(said) == (beyond or 1)
-        for metric, moved, spread in said:
+        for label, moved, spread in said:
+            *named, metric = label.rsplit(": ", maxsplit=1)
+            column = named[0] if named else column
             summary = stored.cells[row, column, metric, stored.plan.over].summary
             assert summary.spread == pytest.approx(float(spread), abs=0.0051)
             assert (float(moved) > ALLOWED * float(spread)) == bool(beyond)

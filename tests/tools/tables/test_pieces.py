@@ -88,6 +88,28 @@ def test_a_piece_is_trained_and_the_rest_is_taken_as_stored(
     assert content["plan"]["seeds"] == [1, 2]
 
 
+def test_what_is_expected_after_a_part_ran_is_not_stored_as_if_before(
+    tmp_path: Path, trained: list[str]
+) -> None:
+    """A page marks it as late, until all cells are run anew."""
+
+    def expected() -> list[str]:
+        return [
+            one["says"]
+            for one in json.loads((tmp_path / "t.json").read_text())["plan"]["expects"]
+        ]
+
+    said = {"of": "table 1", "rows": ["a", "b (new)"]}
+    first = {**said, "says": "a is above b on x", "columns": ["g: x"]}
+    second = {**said, "says": "a is above b on y", "columns": ["g: y"]}
+    other = {"reproduces": ["table 1"]}
+    made(PLAN | other | {"expects": [first]}, tmp_path, None)
+    made(PLAN | other | {"expects": [first, second]}, tmp_path, Piece(columns="x$"))
+    assert expected() == [first["says"]]
+    made(PLAN | other | {"expects": [first, second]}, tmp_path, None)
+    assert expected() == [first["says"], second["says"]]
+
+
 @pytest.mark.parametrize("place", ["data://pics", "$PRIVAUDIT_DATA/pics"])
 def test_what_is_stored_outlives_its_data(
     tmp_path: Path,

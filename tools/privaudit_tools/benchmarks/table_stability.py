@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, groupby
 from math import inf
 from pathlib import Path
 from statistics import stdev
@@ -28,6 +29,7 @@ from torch import Tensor
 from privaudit import load_run
 from privaudit.cli.options import settings as read_settings
 from privaudit.core.errors import ConfigError
+from privaudit.core.portable_bits import chosen_bits, start_anew
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.records import Records
 from privaudit.models.frozen_model import FrozenModel
@@ -44,7 +46,7 @@ from tests.elsewhere import moved, with_other_last_bits
 PERTURBATIONS = (1, 2)
 ALLOWED = 0.1  # of the standard deviation over seeds
 HEAD = (
-    "| plan | row | column | seeds | stable "
+    "| plan | row | columns | seeds | stable "
     "| furthest, or all beyond: moved, of SD over seeds |\n|---|---|---|---|---|---|"
 )
 
@@ -85,14 +87,18 @@ class Shaken:
         return f"{self.metric} {self.moved:.2f} of {self.spread:.2f}"
 
 
-def line(plan: str, cell: Sequence[Shaken]) -> str:
-    """Return the numbers of a cell as a line of Markdown: the furthest, or all beyond."""
-    furthest = max(cell, key=lambda one: one.share)
-    named = [one for one in cell if not one.is_stable] or [furthest]
+def line(plan: str, row: Sequence[Shaken]) -> str:
+    """Return the numbers of a row as a line of Markdown: the furthest, or all beyond."""
+    furthest = max(row, key=lambda one: one.share)
+    named = [one for one in row if not one.is_stable] or [furthest]
     seeds = ", ".join(map(str, furthest.pairs))
-    stable = sum(one.is_stable for one in cell)
-    cells = plan, furthest.row, furthest.column, seeds, f"{stable} of {len(cell)}"
-    return f"| {' | '.join(cells)} | {'; '.join(map(str, named))} |"
+    stable = sum(one.is_stable for one in row)
+    columns = {one.column for one in row}
+    several = len(columns) > 1
+    where = f"{len(columns)} columns" if several else furthest.column
+    said = "; ".join(f"{one.column}: {one}" if several else str(one) for one in named)
+    cells = plan, furthest.row, where, seeds, f"{stable} of {len(row)}", said
+    return f"| {' | '.join(cells)} |"
 
 
 def shaken(
@@ -219,14 +225,18 @@ def _say_how_far(
 
 
 def distance(one: Tensors, other: Tensors) -> float:
-    """Return how far two models are apart, as a share of the first one's norm."""
-    apart = sum(float((one[n] - other[n]).norm()) ** 2 for n in one)
-    whole = sum(float(tensor.norm()) ** 2 for tensor in one.values())
+    """Return how far two models are apart, as a share of the first one's norm.
+
+    A memory's classes are integers, and count as numbers.
+    """
+    apart = sum(float((one[n].double() - other[n]).norm()) ** 2 for n in one)
+    whole = sum(float(tensor.double().norm()) ** 2 for tensor in one.values())
     return (apart / whole) ** 0.5 if whole else 0.0
 
 
 def main() -> None:
     """Print what was compared of each cell, and which are beyond their limit."""
+    start_anew(chosen_bits(sys.argv, by_default="portable"))  # as `privaudit table`
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("plans", nargs="+", type=Path)
     asked.add_argument("--rows", default="")
@@ -243,10 +253,13 @@ def main() -> None:
         columns = given.columns or f"^{re.escape(plan.columns[0].name)}$"
         there = path.parent / RESULTS / f"{path.stem}.json"
         stored = read_stored(there) if there.is_file() else None
-        for cell in shaken(plan, Piece(given.rows, columns), given.runs, stored):
-            print(line(path.stem, cell), flush=True)
-            if not all(found.is_stable for found in cell):
-                beyond[f"{path.stem}: {cell[0].row}, {cell[0].column}"] = None
+        cells = shaken(plan, Piece(given.rows, columns), given.runs, stored)
+        for _, found in groupby(chain.from_iterable(cells), lambda one: one.row):
+            row = list(found)
+            print(line(path.stem, row), flush=True)
+            for one in row:
+                if not one.is_stable:
+                    beyond[f"{path.stem}: {one.row}, {one.column}"] = None
     print(f"{len(beyond)} beyond their stability limit.", *beyond, sep="\n  ")
     raise SystemExit(bool(beyond))
 

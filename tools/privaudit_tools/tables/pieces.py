@@ -263,6 +263,13 @@ def beside_stored(
     return replace(planned, places=places), outcomes
 
 
+def as_expected(stored: TablePlan, plan: TablePlan) -> TablePlan:
+    """Return a plan without what was first expected after a part of its cells ran."""
+    before = [one.compared for one in stored.expects]
+    expects = tuple(one for one in plan.expects if one.compared in before)
+    return plan.model_copy(update={"expects": expects})
+
+
 def _outcome(plan: TablePlan, run: RunRecord) -> TableOutcome:
     values = {
         metric: {

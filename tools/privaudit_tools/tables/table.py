@@ -17,7 +17,13 @@ from privaudit_tools.tables.metrics import Metric, scale
 from privaudit_tools.tables.outcomes import TableOutcome, perform
 from privaudit_tools.tables.paper import PaperNumber
 from privaudit_tools.tables.parts import Column, TableRow
-from privaudit_tools.tables.pieces import Piece, beside_stored, stored_outcomes
+from privaudit_tools.tables.pieces import (
+    Piece,
+    as_expected,
+    beside_stored,
+    read_records,
+    stored_outcomes,
+)
 from privaudit_tools.tables.plan import Over, TablePlan
 from privaudit_tools.tables.schedule import PlannedRun, Schedule, schedule
 
@@ -174,6 +180,8 @@ def make_table(
     if piece:
         found = stored_outcomes(stored, plan) if stored else {}
         planned, kept = beside_stored(piece.of(plan, planned), found)
+    if stored and kept:
+        plan = as_expected(read_records(stored).plan, plan)
     with (
         use_threads(1),
         closing(_outcomes(plan, planned, folder, executor)) as finished,
