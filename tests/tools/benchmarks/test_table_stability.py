@@ -103,6 +103,9 @@ def test_numbers_may_move_by_a_tenth_of_their_spread() -> None:
 def test_models_are_apart_as_a_share_of_their_norm() -> None:
     one = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}
     assert distance(one, {**one, "b": torch.tensor([4.5])}) == pytest.approx(0.1)
+    memory = {"a": torch.tensor([3, 0]), "b": torch.tensor([True, False])}
+    other = {**memory, "b": torch.tensor([True, True])}
+    assert distance(memory, other) == pytest.approx(0.1**0.5)
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:

@@ -227,10 +227,13 @@ def _say_how_far(
 def distance(one: Tensors, other: Tensors) -> float:
     """Return how far two models are apart, as a share of the first one's norm.
 
-    A memory's classes are integers, and count as numbers.
+    A memory's classes and gaps are whole numbers and truths, and count as numbers.
     """
-    apart = sum(float((one[n].double() - other[n]).norm()) ** 2 for n in one)
-    whole = sum(float(tensor.double().norm()) ** 2 for tensor in one.values())
+    first, second = (
+        {n: t.double() for n, t in model.items()} for model in (one, other)
+    )
+    apart = sum(float((first[n] - second[n]).norm()) ** 2 for n in first)
+    whole = sum(float(tensor.norm()) ** 2 for tensor in first.values())
     return (apart / whole) ** 0.5 if whole else 0.0
 
 
