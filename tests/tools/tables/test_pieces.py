@@ -110,6 +110,17 @@ def test_what_is_expected_after_a_part_ran_is_not_stored_as_if_before(
     assert expected() == [first["says"], second["says"]]
 
 
+def test_a_table_by_need_can_be_read_when_all_it_expected_is_replaced(
+    tmp_path: Path, trained: list[str]
+) -> None:
+    said = {"of": "table 1", "says": "a is above b", "rows": ["a", "b (new)"]}
+    plan = PLAN | {"reproduces": ["table 1"], "seeds": [1, 2, 3], "looks": [3]}
+    made(plan | {"expects": [said | {"columns": ["g: x"]}]}, tmp_path, None)
+    later = plan | {"expects": [said | {"columns": ["g: y"]}]}
+    made(later, tmp_path, Piece(columns="x$"))
+    assert read_records(tmp_path / "t.json").plan.expects == ()
+
+
 @pytest.mark.parametrize("place", ["data://pics", "$PRIVAUDIT_DATA/pics"])
 def test_what_is_stored_outlives_its_data(
     tmp_path: Path,

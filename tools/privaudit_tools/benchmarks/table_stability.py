@@ -238,7 +238,7 @@ def distance(one: Tensors, other: Tensors) -> float:
 
 
 def main() -> None:
-    """Print what was compared of each cell, and which are beyond their limit."""
+    """Print what was compared of each row, and which cells are beyond their limit."""
     start_anew(chosen_bits(sys.argv, by_default="portable"))  # as `privaudit table`
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("plans", nargs="+", type=Path)

@@ -264,10 +264,14 @@ def beside_stored(
 
 
 def as_expected(stored: TablePlan, plan: TablePlan) -> TablePlan:
-    """Return a plan without what was first expected after a part of its cells ran."""
+    """Return a plan without what was first expected after a part of its cells ran.
+
+    One of which nothing is left has no looks: there is nothing that they would decide.
+    """
     before = [one.compared for one in stored.expects]
     expects = tuple(one for one in plan.expects if one.compared in before)
-    return plan.model_copy(update={"expects": expects})
+    looks = plan.looks if expects else ()
+    return plan.model_copy(update={"expects": expects, "looks": looks})
 
 
 def _outcome(plan: TablePlan, run: RunRecord) -> TableOutcome:
