@@ -264,24 +264,27 @@ class _TiltedSamples:
         return cls(*joined, starts, sizes, weights, special)
 
     @cached_property
-    def _number(self) -> Int[np.ndarray, " values"]:
+    def _number(self) -> Float[np.ndarray, " values"]:
         """Which client's each value is, counted from 0."""
         length = np.diff(np.append(self.starts, self.masses.shape[1]))
-        return np.repeat(np.arange(len(length)), length)
+        return np.repeat(np.arange(len(length), dtype=np.float64), length)
+
+    @cached_property
+    def _of(self) -> Int[np.ndarray, " values"]:
+        return self._number.astype(np.intp)
 
     def at(
         self, tilts: Float[np.ndarray, " tilts"]
     ) -> tuple[Float[np.ndarray, " tilts"], Float[np.ndarray, " tilts"]]:
         """Return the AUROCs of tilted samples, and DeLong's variances of those."""
         tilted = self.masses * np.exp(tilts[:, None, None] * self.influences)
-        number = self._number
-        tilted /= self._sums(tilted).take(number, axis=2)
-        u, v = tilted[:, 0], tilted[:, 1]
+        tilted /= self._sums(tilted).take(self._of, axis=2)
         # Each client's weights sum to 1, so all before it sum to its number.
-        above = np.cumsum(v, axis=1) - v / 2 - number
-        below = 1 - (np.cumsum(u, axis=1) - u / 2 - number)
-        aurocs = self._sums(u * above)
-        spread = np.stack([self._sums(u * above**2), self._sums(v * below**2)], axis=1)
+        below = np.cumsum(tilted, axis=2) - tilted / 2 - self._number
+        np.subtract(1, below[:, 0], out=below[:, 0])
+        placed = below[:, ::-1]  # a member above others, another below members
+        aurocs = self._sums(tilted[:, 0] * placed[:, 0])
+        spread = self._sums(tilted * placed**2)
         parts = np.maximum(spread - aurocs[:, None] ** 2, 0)
         parts = (parts / np.maximum(self.sizes - 1, 1)).sum(axis=1)
         return aurocs @ self.weights, parts @ self.weights**2
@@ -297,8 +300,8 @@ class _TiltedSamples:
         Where the variance at hand is more than that of the samples as they are, of
         clusters or of clients with a class of one, all errors are as much longer.
         """
-        plain = float(self.at(np.zeros(1))[1][0])
         if self.is_special:
+            plain = float(self.at(np.zeros(1))[1][0])
             z *= math.sqrt(max(1.0, variance / plain))
         sign = np.array([-1.0, 1.0])
         inner, outer = -_MOST_TILT * sign, _MOST_TILT * sign
