@@ -264,28 +264,23 @@ class _TiltedSamples:
         return cls(*joined, starts, sizes, weights, special)
 
     @cached_property
-    def _number(self) -> Float[np.ndarray, " values"]:
+    def _number(self) -> Int[np.ndarray, " values"]:
         """Which client's each value is, counted from 0."""
         length = np.diff(np.append(self.starts, self.masses.shape[1]))
-        return np.repeat(np.arange(len(length), dtype=np.float64), length)
-
-    @cached_property
-    def _of(self) -> Int[np.ndarray, " values"]:
-        return self._number.astype(np.intp)
+        return np.repeat(np.arange(len(length)), length)
 
     def at(
         self, tilts: Float[np.ndarray, " tilts"]
     ) -> tuple[Float[np.ndarray, " tilts"], Float[np.ndarray, " tilts"]]:
         """Return the AUROCs of tilted samples, and DeLong's variances of those."""
         tilted = self.masses * np.exp(tilts[:, None, None] * self.influences)
-        tilted /= self._sums(tilted).take(self._of, axis=2)
+        tilted /= self._sums(tilted).take(self._number, axis=2)
         # Each client's weights sum to 1, so all before it sum to its number.
         below = np.cumsum(tilted, axis=2) - tilted / 2 - self._number
         np.subtract(1, below[:, 0], out=below[:, 0])
         placed = below[:, ::-1]  # a member above others, another below members
         aurocs = self._sums(tilted[:, 0] * placed[:, 0])
-        spread = self._sums(tilted * placed**2)
-        parts = np.maximum(spread - aurocs[:, None] ** 2, 0)
+        parts = np.maximum(self._sums(tilted * placed**2) - aurocs[:, None] ** 2, 0)
         parts = (parts / np.maximum(self.sizes - 1, 1)).sum(axis=1)
         return aurocs @ self.weights, parts @ self.weights**2
 
@@ -309,8 +304,7 @@ class _TiltedSamples:
             middle = (inner + outer) / 2
             aurocs, variances = self.at(middle)
             is_out = sign * (aurocs - value) > z * np.sqrt(variances)
-            inner = np.where(is_out, inner, middle)
-            outer = np.where(is_out, middle, outer)
+            inner, outer = np.where(is_out, (inner, middle), (middle, outer))
         low, high = self.at((inner + outer) / 2)[0]
         return min(float(low), value), max(float(high), value)
 
