@@ -402,9 +402,7 @@ class Recorder:
         self.run: Run | None = None
         self._note()
 
-    def broadcast(
-        self, round: int, clients: str | Sequence[str], tensors: Mapping[str, Any]
-    ) -> None:
+    def broadcast(self, round: int, clients: str | Sequence[str], tensors: Any) -> None:
         """Record what the server sent to clients; the same twice counts once.
 
         Args:

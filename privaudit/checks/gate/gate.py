@@ -268,8 +268,12 @@ class GateResult:
             if self.baseline
             else "every value that was asked for is on the right side of its line"
         )
-        told = f"{self.untried}: that is another question" if self.untried else (
-            "so nothing here speaks against merging. Attacks that were not made may find more"
+        told = (
+            f"{self.untried}: that is another question"
+            if self.untried
+            else (
+                "so nothing here speaks against merging. Attacks that were not made may find more"
+            )
         )
         return f"In plain words: {worse}, {told}."
 
