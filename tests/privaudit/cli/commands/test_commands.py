@@ -214,7 +214,7 @@ def test_members_of_a_library_s_split_are_checked(table: Path, cli: Cli) -> None
     ("words", "why"),
     [
         ((), "How many records there are was not said"),
-        (("--records", "50"), "None clients were given"),
+        (("--records", "50"), "No clients were given"),
         (("--owners", "pictures.csv"), "no column is named"),
         (("--owners", "pictures.csv:ward"), "none is 'ward'"),
         (("--owners", "pictures.csv:picture"), "400 clients got"),
