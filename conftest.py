@@ -303,7 +303,7 @@ def own_folders(
     # is not there: a third of a short test's time.
     on_gpu = torch.cuda.is_available()
     (torch if on_gpu else torch.default_generator).manual_seed(0)
-    monkeypatch.setenv("PRIVAUDIT_RUNS", os.path.relpath(tmp_path / "runs"))
+    monkeypatch.setenv("PRIVAUDIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("PRIVAUDIT_KEYS", str(tmp_path / "keys"))
     cache = common_folder(tmp_path_factory) / "cache"
     monkeypatch.setenv("PRIVAUDIT_CACHE", str(cache))

@@ -491,7 +491,6 @@ def test_an_upload_that_is_less_or_coarser_than_what_was_received_is_a_setting(
 def test_uploads_of_other_names_or_without_a_broadcast_are_said_in_the_first_round(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else what was sent before is attacked in place of an upload, without a word."""
     with Recorder(tmp_path) as recorder:
         with pytest.raises(ConfigError, match=r"given as a list\. Give tensors"):
             recorder.broadcast(0, "client-0", [torch.ones(2)])
