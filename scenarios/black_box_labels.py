@@ -1,6 +1,5 @@
 """Black box of labels: what does query access to predicted labels leak?"""
 
-from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
 
 
@@ -13,7 +12,7 @@ def black_box_labels(shadows: int = 50) -> Scenario:
 
     Source: Yeom et al., "Privacy risk in machine learning: analyzing the connection to
     overfitting", CSF 2018; Choquette-Choo et al., "Label-only membership inference
-    attacks", ICML 2021, whose moved queries ``label-only`` makes.
+    attacks", ICML 2021, whose moved queries ``label-only`` of privaudit-labs makes.
 
     Args:
         shadows: Shadow models for each attacked client.
@@ -22,6 +21,6 @@ def black_box_labels(shadows: int = 50) -> Scenario:
         name="black-box-labels",
         question="What does query access to a released model's labels leak?",
         threat="released",
-        attacks=model_attacks(shadows) | {"label-only": ATTACKS.find("label-only")()},
+        attacks=model_attacks(shadows),
         answers="labels",
     )

@@ -17,6 +17,7 @@ WRITES = (
     "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.chmod",
     "shutil.rmtree",
 )  # fmt: skip
+HEARD = frozenset({"open", *LISTS, *WRITES})  # of all events, which are many
 TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 INSTALLED = (".venv", ".git", "build", ".twins")
 PASSING = re.compile(r"__pycache__|\.egg-info\b|^__editable__\.")
@@ -45,7 +46,7 @@ def _listen() -> None:
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _watched or (event != "open" and event not in LISTS and event not in WRITES):
+    if event not in HEARD or not _watched:
         return
     for path in arguments[: 2 if event in WRITES else 1]:
         name = _below_the_clone(path)

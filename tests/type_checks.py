@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import sys
 import typing
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache, wraps
 from threading import local
@@ -26,7 +26,8 @@ else:  # and from 3.12 on by those that are there without asking: a tokenizer's 
     typing._lazy_load_getattr_static = lambda: getattr
 
 FIRST, EVERY = 20, 50
-calls: Counter[int] = Counter()  # of this test, by the code that was called
+# Of this test, by the code that was called: up to 0 each is checked, then the last alone.
+calls = defaultdict[int, int](lambda: -FIRST)
 
 
 class _Called(local):
@@ -65,10 +66,10 @@ def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def with_its_own_axes(*args: Any, **kwargs: Any) -> Any:
         nonlocal checked
-        calls[code] += 1
-        past = calls[code] - FIRST
-        if past > 0 and past % EVERY:
-            return function(*args, **kwargs)
+        made = calls[code] = calls[code] + 1
+        if 0 < made < EVERY:  # in half the time with a plain call and no division
+            return function(*args, **kwargs) if kwargs else function(*args)
+        calls[code] = min(made, made % EVERY)
         if checked is None:
             is_inner = "<locals>" in function.__qualname__
             starts_later = inspect.isgeneratorfunction(function)

@@ -226,10 +226,19 @@ def refitted(
         records: Of whom each model gets a random half.
         shadows: How many models.
         seed: Of the halves: a fair coin for each model and record.
+
+    Raises:
+        ConfigError: All models say the same of every record.
     """
     halves = np.random.default_rng(seed).random((shadows, len(records))) < 0.5
     signals = []
     for half in halves:
         chosen = records.at(np.flatnonzero(half))
         signals.append(signal_of(fit(chosen.alone, chosen.labels), records)[0])
+    if shadows > 1 and not np.ptp(signals, axis=0).any():
+        raise ConfigError(
+            f"The {shadows} models that fit returned say the same of every record, though "
+            "each was given another half of them. Let it train a new model on what it is "
+            "given, and return that."
+        )
     return np.stack(signals), halves

@@ -173,6 +173,7 @@ def _parts(score: Any) -> Iterator[Any]:
 
 HALF = "median of the client's scores: half of its records are guessed members"
 _LONGEST = 60  # characters of a name
+_SURPLUS = 6  # standard deviations of a fair coin
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,8 @@ def audit_scores(table: ScoreTable, declared: Declared | None = None) -> Audit:
     Raises:
         ConfigError: A name is none.
         UnknownNameError: There is no such sampling.
-        ConfigError: A library's split did not choose these members.
+        ConfigError: A library's split, or a fair coin, did not choose these members; or
+            the scores are all the same number, or members' those of non-members.
     """
     said = declared or Declared()
     for what, words in (
@@ -214,6 +216,7 @@ def audit_scores(table: ScoreTable, declared: Declared | None = None) -> Audit:
         ("data set", said.dataset or "-"),
     ):
         _check_name(what, words)
+    _refuse_nothing(table)
     coin = None
     if said.sampling != "coin":
         named = table.client, table.names
@@ -225,6 +228,8 @@ def audit_scores(table: ScoreTable, declared: Declared | None = None) -> Audit:
         coin=coin,
         cluster=table.cluster,
     )
+    if said.sampling == "coin":
+        _refuse_no_coin(ledger)
     config = ScoredConfig(
         clients=len(table.clients),
         sampling=ledger.sampling,
@@ -244,6 +249,38 @@ def audit_scores(table: ScoreTable, declared: Declared | None = None) -> Audit:
         run, OF_SCORES, {said.attack: result}, utility=None, seed=0, parts=parts,
         computed=run.header["computed"],
     )  # fmt: skip
+
+
+def _refuse_nothing(table: ScoreTable) -> None:
+    """Refuse scores that tell nobody apart, which an intact attack hardly gives."""
+    members = np.sort(table.scores[table.is_member])
+    others = np.sort(table.scores[~table.is_member])
+    distinct = len(np.unique(members))
+    if members[0] == members[-1] == others[0] == others[-1]:
+        fault = f"All {len(table.scores)} scores are {members[0]:g}"
+    elif 2 * distinct > len(members) > 2 and np.array_equal(members, others):
+        fault = f"Members' {len(members)} scores are those of the non-members"
+    else:
+        return
+    raise ConfigError(
+        f"{fault}: nothing was measured. Look whether the attack reads the model, and "
+        "whether records were given twice."
+    )
+
+
+def _refuse_no_coin(ledger: Ledger) -> None:
+    """Refuse memberships that no fair coins give, on which cards and controls rely."""
+    tossed = ledger.units(np.arange(len(ledger.owner))).first
+    for number in range(len(ledger.clients)):
+        drawn = ledger.is_member[tossed][ledger.owner[tossed] == number]
+        members, count = int(drawn.sum()), len(drawn)
+        if abs(2 * members - count) > _SURPLUS * count**0.5:
+            raise ConfigError(
+                f"{members} of {count} of a client's records are members, and a fair coin "
+                "for each was declared, which gives such a share less than once in 10^8 "
+                'times. Give all records that it was tossed for, or declare "population" '
+                'of two random samples, "split" of a random split.'
+            )
 
 
 def _beyond(

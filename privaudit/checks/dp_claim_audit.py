@@ -521,15 +521,15 @@ def _refuse_useless(fields: Mapping[str, Any]) -> None:
 def _accepting(
     trainer: str, method: Trainer, claim: Claim, runs: int, records: int
 ) -> AcceptsGradientCanaries:
-    if claim.epsilon is None:
-        raise ConfigError(
-            f"{trainer} claims no epsilon with these settings, so there is nothing to "
-            "refute. Give --epsilon."
-        )
     if not isinstance(method, AcceptsGradientCanaries):
         raise ConfigError(
             f"{trainer} does not take canaries of a chosen gradient. Use dp-fpl or "
             "dp-promptfl."
+        )
+    if claim.epsilon is None:
+        raise ConfigError(
+            f"{trainer} claims no epsilon with these settings, so there is nothing to "
+            "refute. Give --epsilon."
         )
     if runs < FEWEST_RUNS or records < 1:
         raise ConfigError(

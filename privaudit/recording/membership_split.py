@@ -509,8 +509,8 @@ def _client_count(clients: int | None, records: int, owned: bool, known: bool) -
         return 1
     if not isinstance(clients, int) or isinstance(clients, bool) or clients < 1:
         raise ConfigError(
-            f"{shown(clients)} clients were given. Give a number from 1 on, or owners: "
-            "for each record whose it is."
+            f"{'No' if clients is None else shown(clients)} clients were given. Give a "
+            "number from 1 on, or owners: for each record whose it is."
         )
     if known and clients > 1:
         raise ConfigError(

@@ -237,6 +237,11 @@ _FOLLOWS = {
     "the shape received. update-watch says nothing, server-aggregate needs one shape.",
 }
 """What an audit can and cannot show where uploads are of another form."""
+_UNSENT = (
+    "what they changed in it is not seen. Attacks on weights are left out, update-watch "
+    "fails, and without any broadcast all scenarios but the server's own. Record what "
+    "the server sends, too."
+)
 
 
 def unlike(sent: Mapping[str, Any], received: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +255,7 @@ def unlike(sent: Mapping[str, Any], received: Mapping[str, Any]) -> dict[str, An
         }
     )
     settings: dict[str, Any] = {"quantised": coarse} if coarse else {}
-    if both and (kept := sorted(received.keys() - both)):
+    if kept := sorted(received.keys() - both):
         unseen = first_of(kept, NAMED)
         settings["partial"] = (
             f"{len(both)} of {len(received)} tensors, without {unseen}"
@@ -397,9 +402,7 @@ class Recorder:
         self.run: Run | None = None
         self._note()
 
-    def broadcast(
-        self, round: int, clients: str | Sequence[str], tensors: Mapping[str, Any]
-    ) -> None:
+    def broadcast(self, round: int, clients: str | Sequence[str], tensors: Any) -> None:
         """Record what the server sent to clients; the same twice counts once.
 
         Args:
@@ -410,6 +413,11 @@ class Recorder:
         Raises:
             ConfigError: An earlier round, a closed recorder, or nothing that is sent.
         """
+        if not isinstance(tensors, Mapping):
+            raise ConfigError(
+                f"A broadcast was given as a {type(tensors).__name__}. Give tensors or "
+                "arrays by name, as in the uploads."
+            )
         with self._lock:
             for one in [clients] if isinstance(clients, str) else clients:
                 tensors = self._take(round, one, "broadcast", SERVER, one, tensors)
@@ -660,6 +668,11 @@ class Recorder:
             first_of(who, NAMED),
             ". Of clients that never send one nothing can be attacked." * is_short,
         )
+        if unsent := [one for one in who if not self._rounds.received.get(one)]:
+            self.omitted.warn(
+                "", "broadcast", "No broadcast to %s was recorded in round %d: %s",
+                *(first_of(unsent, NAMED), self._rounds.number, _UNSENT),
+            )  # fmt: skip
 
     def _note(self) -> None:
         changed = {

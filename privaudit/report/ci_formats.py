@@ -92,6 +92,7 @@ def summary(result: GateResult) -> str:
     outcome = outcome_in_words(result.outcome).capitalize()
     said = f"{outcome}: {same} of {len(result.checks)} checks"
     beside = "against a baseline" if result.baseline else "against limits"
+    among += f"; {result.untried}" if result.untried else ""
     return f"{said} ({beside}, {result.settings.scenario}{among})."
 
 
@@ -112,8 +113,8 @@ def gate_badge(result: GateResult) -> dict[str, Any]:
     message, assurance = str(result.outcome), result.assurance
     colour = _COLOURS.get(message, _OF_A_PASS[assurance.kind])
     message = outcome_in_words(message)
-    if message == "pass" and assurance.short:
-        message = f"{message}, {assurance.short}"
+    if message == "pass":
+        message = ", ".join(filter(None, (message, result.untried, assurance.short)))
     return {
         "schemaVersion": 1,
         "label": "privacy gate",

@@ -85,8 +85,9 @@ def membership_test(strata: Strata, seed: int = 0) -> MembershipTest:
         raise ConfigError("A test of membership needs a stratum of both kinds.")
     truth = [np.asarray(is_member, bool) for _, is_member in strata]
     label = np.concatenate(truth)
-    # Twice mid-ranks are whole, and so are their sums: no rounding parts ties.
-    ranks = 2 * np.concatenate([mean_ranks(np.asarray(s)) for s, _ in strata])
+    # Twice mid-ranks are whole, and their sums are, up to 2**24: no rounding parts ties.
+    ranks = np.concatenate([2 * mean_ranks(np.asarray(s)) for s, _ in strata])
+    ranks = ranks.astype(np.float32 if len(label) <= 4_000 else np.float64)
     rate = np.repeat([t.mean() for t in truth], [len(t) for t in truth])
     tails = [_Tail.of(key, rate) for key in orders([s for s, _ in strata])]
     average, tail = [ranks[label].sum(keepdims=True)], [_gains(tails, label[None])]
@@ -130,8 +131,7 @@ def orders(
 def _standard(scores: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     low, middle, high = np.quantile(scores, (0.25, 0.5, 0.75))
     spread = high - low or np.abs(scores - middle).mean() or 1.0
-    standard: Float[np.ndarray, " n"] = (scores - middle) / spread
-    return standard
+    return np.asarray((scores - middle) / spread)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class _Tail:
 
     def gains(self, labels: Labels) -> Float[np.ndarray, "draws ends"]:
         """Return Berk and Jones' statistic of each top: 0 with fewer members than expected."""
-        found = np.cumsum(labels[:, self.records], axis=1)[:, self.ends - 1]
+        found = labels.take(self.records, 1).cumsum(1).take(self.ends - 1, axis=1)
         if len(found) <= self.ends[-1]:
             return self._gains(found)
         of_counts = self._gains(np.arange(self.ends[-1] + 1)[:, None])

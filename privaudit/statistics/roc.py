@@ -274,15 +274,13 @@ class _TiltedSamples:
     ) -> tuple[Float[np.ndarray, " tilts"], Float[np.ndarray, " tilts"]]:
         """Return the AUROCs of tilted samples, and DeLong's variances of those."""
         tilted = self.masses * np.exp(tilts[:, None, None] * self.influences)
-        number = self._number
-        tilted /= self._sums(tilted).take(number, axis=2)
-        u, v = tilted[:, 0], tilted[:, 1]
+        tilted /= self._sums(tilted).take(self._number, axis=2)
         # Each client's weights sum to 1, so all before it sum to its number.
-        above = np.cumsum(v, axis=1) - v / 2 - number
-        below = 1 - (np.cumsum(u, axis=1) - u / 2 - number)
-        aurocs = self._sums(u * above)
-        spread = np.stack([self._sums(u * above**2), self._sums(v * below**2)], axis=1)
-        parts = np.maximum(spread - aurocs[:, None] ** 2, 0)
+        below = np.cumsum(tilted, axis=2) - tilted / 2 - self._number
+        np.subtract(1, below[:, 0], out=below[:, 0])
+        placed = below[:, ::-1]  # a member above others, another below members
+        aurocs = self._sums(tilted[:, 0] * placed[:, 0])
+        parts = np.maximum(self._sums(tilted * placed**2) - aurocs[:, None] ** 2, 0)
         parts = (parts / np.maximum(self.sizes - 1, 1)).sum(axis=1)
         return aurocs @ self.weights, parts @ self.weights**2
 
@@ -297,8 +295,8 @@ class _TiltedSamples:
         Where the variance at hand is more than that of the samples as they are, of
         clusters or of clients with a class of one, all errors are as much longer.
         """
-        plain = float(self.at(np.zeros(1))[1][0])
         if self.is_special:
+            plain = float(self.at(np.zeros(1))[1][0])
             z *= math.sqrt(max(1.0, variance / plain))
         sign = np.array([-1.0, 1.0])
         inner, outer = -_MOST_TILT * sign, _MOST_TILT * sign
@@ -306,8 +304,7 @@ class _TiltedSamples:
             middle = (inner + outer) / 2
             aurocs, variances = self.at(middle)
             is_out = sign * (aurocs - value) > z * np.sqrt(variances)
-            inner = np.where(is_out, inner, middle)
-            outer = np.where(is_out, middle, outer)
+            inner, outer = np.where(is_out, (inner, middle), (middle, outer))
         low, high = self.at((inner + outer) / 2)[0]
         return min(float(low), value), max(float(high), value)
 

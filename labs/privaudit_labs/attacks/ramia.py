@@ -12,15 +12,17 @@ from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Targe
 from privaudit.auditing.signals import (
     PUBLIC_MEDIAN,
     ask_signals,
-    directions,
-    moved_records,
     public_threshold,
-    refuse_unmovable,
 )
 from privaudit.core.lazy_torch import torch
 from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import Records
 from privaudit_labs.attacks.before_training import models_before_training, slope_of
+from privaudit_labs.attacks.moved_features import (
+    directions,
+    moved_records,
+    refuse_unmovable,
+)
 
 
 @ATTACKS.register("ramia")

@@ -233,6 +233,12 @@ class GateResult:
         return EXIT_CODES.get(self.outcome, UNDECIDED)
 
     @property
+    def untried(self) -> str:
+        """Whether no check is of a leak, in words; empty where one is."""
+        is_tried = any(check.rule.startswith("leak-") for check in self.checks)
+        return "" if is_tried else "no leak checked"
+
+    @property
     def sentence(self) -> str:
         """What is said in one line."""
         alike = sum(check.outcome == self.outcome for check in self.checks)
@@ -247,6 +253,7 @@ class GateResult:
         if self.tally.planned:
             odd = [*self.tally.deviations, *self.deviations]
             among += f"; not as planned: {'; '.join(odd)}" if odd else "; as planned"
+        among += f"; {self.untried}" if self.untried else ""
         return (
             f"{outcome}: {said} ({self.run}{beside}, {self.settings.scenario}{among})."
         )
@@ -261,10 +268,14 @@ class GateResult:
             if self.baseline
             else "every value that was asked for is on the right side of its line"
         )
-        return (
-            f"In plain words: {worse}, so nothing here speaks against merging. Attacks "
-            "that were not made may find more."
+        told = (
+            f"{self.untried}: that is another question"
+            if self.untried
+            else (
+                "so nothing here speaks against merging. Attacks that were not made may find more"
+            )
         )
+        return f"In plain words: {worse}, {told}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON knows them."""

@@ -157,7 +157,7 @@ def pool_trainings(
     folder = _pool_folder(runs, scenario, is_sequential=at_most is not None)
     save_audit(audit, folder)
     audit = replace(audit, run=load_run(folder.resolve()))
-    write_report([audit], report_page(folder, audit.scenario.name))
+    write_report([audit], report_page(audit.run.path, audit.scenario.name))
     return audit
 
 

@@ -173,8 +173,9 @@ def lint(
     trial: Annotated[
         float,
         typer.Option(
+            min=0.0,
             help="Seconds to try out the mechanisms of another package's trainer, with "
-            "a record and without it; 0 leaves that out."
+            "a record and without it; 0 leaves that out.",
         ),
     ] = 30.0,
     claim: options.OwnClaim = None,

@@ -40,7 +40,7 @@ def new(
     usable = module.isidentifier() and not iskeyword(module) and not find_spec(module)
     if registry.has(name) or not usable:
         raise ConfigError(
-            f"A {registry.kind} {name!r} was to be begun, and that is the name of "
+            f"The {registry.kind} {name!r} was to be begun, and that is the name of "
             f"another, or of a Python module, or can be none. Choose one that neither "
             f"`privaudit list {_GROUPS[kind]}` nor Python knows."
         )

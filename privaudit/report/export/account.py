@@ -23,6 +23,7 @@ knapsack problem", J. ACM 21 (1974) (the search by halves); Ezekiel, "Methods of
 correlation analysis", 1930 (the correction).
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -215,6 +216,8 @@ _PURPOSE = "number on a card"
 _PATIENCE = 60.0  # seconds for which another export is waited for
 _TOLD = 10  # candidates in common from which equal coins are no chance
 _BEYOND = 5.0  # standard deviations
+_ALIGNED = 20_000  # coins in their order that are compared
+_CHANCE = 1e-3  # that independent ones are taken for the same
 
 
 class NotedNumber(BaseModel):
@@ -279,8 +282,10 @@ class NotedNumber(BaseModel):
         ledger = run.truth
         if (self.ledger, self.data) == (ledger.hash, run.header["data_hash"]):
             return True
-        if not self.placed or run.origin == SCORES:
-            return False
+        if not self.placed or run.origin == SCORES:  # known by their order alone
+            order = np.argsort(self.records)
+            coins = ledger.is_member[ledger.owner >= 0]
+            return are_aligned(self.is_member[order], coins)
         there = np.array(self.records) < len(ledger.owner)
         records = np.array(self.records)[there]
         common = ledger.owner[records] >= 0
@@ -288,6 +293,37 @@ class NotedNumber(BaseModel):
         surplus = 2 * int(agree.sum()) - len(agree)
         enough = len(agree) >= _TOLD
         return enough and (bool(agree.all()) or surplus > _BEYOND * len(agree) ** 0.5)
+
+
+def are_aligned(
+    first: Bool[np.ndarray, " coins"], second: Bool[np.ndarray, " _"]
+) -> bool:
+    """Say whether two rows of fair coins are one, some of whose coins either may lack.
+
+    Of independent rows of m <= n coins a common subsequence of k > n / 2 has at most the
+    chance C(m, k) P(Binomial(n, 1/2) >= k), as k of the first are to be found in the
+    second, and that at most C(m, k) C(n, k) n / 2^n. The longest one is counted by bits:
+    Hyyrö, "Bit-parallel LCS-length computation revisited", AWOCA 2004.
+    """
+    rows = first[:_ALIGNED], second[:_ALIGNED]
+    if any(4 * np.count_nonzero(np.diff(row)) < len(row) for row in rows):
+        return False  # sorted by membership, and in no order that coins have
+    short, long = sorted(rows, key=len)
+    whole = (1 << len(long)) - 1
+    heads = int("".join("01"[one] for one in long[::-1].astype(int)) or "0", 2)
+    left = whole
+    for coin in short.tolist():
+        both = left & (heads if coin else whole & ~heads)
+        left = ((left + both) | (left - both)) & whole
+    common = len(long) - left.bit_count()
+    if 2 * common <= len(long):
+        return False
+    choices = sum(
+        math.lgamma(n + 1) - math.lgamma(common + 1) - math.lgamma(n - common + 1)
+        for n in (len(short), len(long))
+    )
+    chance = choices + math.log(len(long)) - len(long) * math.log(2)
+    return chance < math.log(_CHANCE)
 
 
 @dataclass(frozen=True)
@@ -329,9 +365,17 @@ class Account:
         Raises:
             ConfigError: A reader guesses more memberships than chance lets it.
         """
-        noted = list(self.noted.values())
-        if not noted:
-            return
+        tables = {None if one.placed else one.ledger for one in self.noted.values()}
+        for table in tables:
+            self._check_table(table)
+
+    def _check_table(self, table: str | None) -> None:
+        """Attack the cards of one table of scores, whose places are its own, or of runs."""
+        noted = [
+            one
+            for one in self.noted.values()
+            if (None if one.placed else one.ledger) == table
+        ]
         numbers, records, clients = card_numbers(
             [one.query for one in noted], [one.noised for one in noted]
         )

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from privaudit import Audit, Auditor
+from privaudit.auditing.scenario import Scenario
 from privaudit.datasets.split import UNUSED
 from privaudit.recording.importing import finish_recording
 from privaudit.recording.owner import Owner, use_owner
@@ -19,6 +20,7 @@ from privaudit.recording.recorder import Recorder
 from privaudit.runs.ledger import Coin, Ledger
 from privaudit.runs.run import load_run
 from tests.docs.examples.owners import EXAMPLES, import_example, toss
+from tests.privaudit.recording.small_federation import headline_alone
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Noisy:
     ledger: Ledger
     recording: Path
 
-    def audit(self, scenario: str, ledger: Ledger, run: Path) -> Audit:
+    def audit(self, scenario: str | Scenario, ledger: Ledger, run: Path) -> Audit:
         """Return the audit of a copy of the recording that was joined with a ledger."""
         shutil.copytree(self.recording, run)
         with use_owner(self.owner):
@@ -104,10 +106,9 @@ def test_intervals_cover_chance_where_no_client_had_the_candidates(
     noisy: Noisy, tmp_path: Path
 ) -> None:
     """Of 20 intervals of 95 %, three or fewer miss in 98 of 100 repetitions."""
+    plan = headline_alone("server-reconstruct")
     found = [
-        noisy.audit(
-            "server-reconstruct", noisy.of_others(seed), tmp_path / f"{seed}"
-        ).auroc
+        noisy.audit(plan, noisy.of_others(seed), tmp_path / f"{seed}").auroc
         for seed in range(20)
     ]
     assert sum(one.low <= 0.5 <= one.high for one in found) >= 17

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from privaudit.auditing.signals import directions
 from privaudit.core.errors import AttackError
 from privaudit.core.tensors import stack
 from privaudit.federation.query import ask
 from privaudit.federation.trainer import Records
 from privaudit.trainers.promptfl import PromptFL
+from privaudit_labs.attacks.moved_features import directions
 from privaudit_labs.attacks.ramia import Ramia
 from tests.toy_federation import Play
 from tests.toy_language import toy_dialogues

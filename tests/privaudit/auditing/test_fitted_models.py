@@ -194,3 +194,9 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         Auditor.from_model(model, members, others)
+
+
+def test_shadow_models_that_ignore_their_data_are_no_all_clear() -> None:
+    model = LogisticRegression().fit(X, Y)
+    with pytest.raises(ConfigError, match="say the same of every record"):
+        Auditor.from_model(model, MEMBERS, OTHERS, lambda x, y: model, sampling="coin")

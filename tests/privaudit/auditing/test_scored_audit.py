@@ -395,6 +395,32 @@ def test_other_words_for_who_is_a_member_are_no_scores(
                 Auditor.from_scores(*pair, sampling="coin")
 
 
+def test_scores_that_tell_nobody_apart_are_no_all_clear(
+    rng: np.random.Generator,
+) -> None:
+    scores = rng.normal(size=200)
+    for pair in ((np.zeros(300), np.zeros(200)), (scores, scores[::-1])):
+        with pytest.raises(ConfigError, match="nothing was measured"):
+            Auditor.from_scores(*pair, sampling="coin")
+    right = np.arange(200) < 120
+    Auditor.from_scores(right, rng.permutation(right), sampling="coin")  # as labels are
+
+
+def test_a_coin_is_not_believed_of_members_that_it_hardly_gives(
+    rng: np.random.Generator,
+) -> None:
+    """A card would divide by pairs that fair coins give: 0.592 was said of 0.923."""
+    few, many = rng.normal(size=30), rng.normal(2, size=570)
+    with pytest.raises(ConfigError, match=r"570 of 600 .* fair coin .* 10\^8"):
+        Auditor.from_scores(many, few, sampling="coin")
+    halves = ["a"] * 100 + ["b"] * 100
+    with pytest.raises(ConfigError, match="100 of 100"):
+        Auditor.from_scores(
+            many[:100], few.repeat(4)[:100], clients=halves, sampling="coin"
+        )
+    assert Auditor.from_scores(many, few, sampling="population").auroc.value > 0.8
+
+
 def test_whole_numbers_on_both_sides_are_scores(rng: np.random.Generator) -> None:
     signs = np.where(rng.random((2, 150)) < 0.6, 1, -1)
     counts = rng.integers(0, 40, size=150)

@@ -279,6 +279,7 @@ def test_a_training_that_resumes_is_refused(tokenizer: Any, model: Any) -> None:
 def test_repeated_canaries_bound_no_epsilon(tokenizer: Any, model: Any) -> None:
     planted = planted_in(TEXTS, tokenizer, repeats=4, claim=Guarantee(8.0, 1e-5))
     planted.begin(model)
+    next(model.parameters()).data.mul_(1.1)  # as trained, in a way
     assert planted.judge(model).claim is None
 
 

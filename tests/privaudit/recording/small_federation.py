@@ -1,7 +1,7 @@
 """A federation of somebody else's: linear models that memorise their records."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from privaudit import Auditor, load_run
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.federation.transcript import Message, TranscriptFolder
@@ -62,6 +63,13 @@ class Linear:
                 for tensor, grad in zip(model.values(), grads, strict=True):
                     tensor -= 0.5 * grad
         return {n: t.detach() for n, t in model.items()}
+
+
+def headline_alone(name: str) -> Scenario:
+    """Return a scenario with the attack alone that carries its verdict."""
+    plan = find_scenario(name, 0).for_task("classification")
+    (first, attack), *_ = plan.attacks.items()
+    return replace(plan, attacks={first: attack}, dominates=())
 
 
 def owners() -> np.ndarray:

@@ -178,7 +178,7 @@ def test_known_members_keep_their_places_and_no_coin_is_claimed() -> None:
 ODD: list[tuple[dict[str, Any], str]] = [
     ({}, "was not said"),
     ({"records": 0, "clients": 1}, "0 records were given"),
-    ({"records": 100}, "None clients were given"),
+    ({"records": 100}, "No clients were given"),
     ({"records": 100, "clients": 0}, "0 clients were given"),
     ({"records": 100, "clients": True}, "True clients were given"),
     ({"records": 100, "clients": 10**15}, "fewer than 2 for each"),

@@ -14,7 +14,6 @@ from torch.func import functional_call
 
 from privaudit import Auditor, load_run
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.checks.lint import lint
 from privaudit.core.errors import AttackError, ConfigError, PrivauditError, ViewError
@@ -43,6 +42,7 @@ from tests.privaudit.recording.small_federation import (
     audited,
     drawn_start,
     first_updates,
+    headline_alone,
     linear,
     record,
     recorded_messages,
@@ -58,16 +58,6 @@ SCENARIOS = (
     "black-box",
     "update-watch",
 )
-
-
-def headline_alone(name: str) -> Scenario:
-    """Return a scenario with the attack alone that carries its verdict."""
-    plan = find_scenario(name, 0).for_task("classification")
-    (first, attack), *_ = plan.attacks.items()
-    return replace(plan, attacks={first: attack}, dominates=())
-
-
-HEADLINES = {name: headline_alone(name) for name in SCENARIOS}
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +109,7 @@ def covering(place: Path, ledgers: int, owner: Linear) -> dict[str, float]:
         with use_owner(Linear(steps=1)):
             auditor = Auditor(load_run(place / str(seed)))
             for name in SCENARIOS:
-                found = auditor.attack(HEADLINES[name]).auroc
+                found = auditor.attack(headline_alone(name)).auroc
                 covered[name] += found.low <= 0.5 <= found.high
     return {name: count / ledgers for name, count in covered.items()}
 

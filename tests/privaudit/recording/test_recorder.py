@@ -488,6 +488,19 @@ def test_an_upload_that_is_less_or_coarser_than_what_was_received_is_a_setting(
     assert caplog.text.count("sends 1 of 2 tensors") == 1
 
 
+def test_uploads_of_other_names_or_without_a_broadcast_are_said_in_the_first_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Recorder(tmp_path) as recorder:
+        with pytest.raises(ConfigError, match=r"given as a list\. Give tensors"):
+            recorder.broadcast(0, "client-0", [torch.ones(2)])
+        recorder.broadcast(0, "client-0", {"weight": torch.ones(2)})
+        for client in ("client-0", "client-1"):
+            recorder.update(0, client, {"module.weight": torch.ones(2)})
+    assert caplog.text.count("client-0 sends 0 of 1 tensors, without weight") == 1
+    assert "No broadcast to client-1 was recorded in round 0" in caplog.text
+
+
 def test_uploads_of_another_shape_are_said_in_the_first_round_and_attacked_by_answers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

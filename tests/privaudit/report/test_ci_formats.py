@@ -120,6 +120,19 @@ def passed() -> GateResult:
     return replace(result, checks=result.checks[:1])
 
 
+def unasked() -> GateResult:
+    result = replace(passed(), assurance=MISSING)
+    about = replace(result.tested[0].question, about="utility")
+    return replace(result, checks=(replace(result.tested[0], question=about),))
+
+
+def test_a_pass_without_a_check_of_a_leak_says_so() -> None:
+    assert "nothing here speaks against merging" in passed().plain
+    assert "no leak checked: that is another question" in unasked().plain
+    for text in (unasked().sentence, gate_markdown(unasked()), gate_junit(unasked())):
+        assert "no leak checked" in text
+
+
 @pytest.mark.parametrize(
     ("result", "message", "colour"),
     [
@@ -128,6 +141,7 @@ def passed() -> GateResult:
         (replace(passed(), assurance=PROVED), "pass", "brightgreen"),
         (replace(passed(), assurance=MISSING), "pass, nothing proved", "lightgrey"),
         (replace(passed(), assurance=REFUTED), "pass, claim refuted", "orange"),
+        (unasked(), "pass, no leak checked, nothing proved", "lightgrey"),
     ],
 )
 def test_a_badge(result: GateResult, message: str, colour: str) -> None:

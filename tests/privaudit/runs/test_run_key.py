@@ -214,7 +214,7 @@ def recovered(run: Run, guesses: int) -> float:
         {},
         {"randomness": "system", "canary": "mislabelled", "canaries": 5},
         {"trainer": "dp-fpl", "epsilon": 8},
-        {"members": "clients", "clients": 60},
+        {"members": "clients", "clients": 60, "epochs": 1},
     ],
     ids=["default", "canaries", "noised", "clients"],
 )

@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from privaudit.attacks.label_only import LabelOnly
 from privaudit.attacks.prompt_discriminant import PromptDiscriminant
 from privaudit.attacks.rmia import Rmia
 from privaudit.auditing.attack import ATTACKS, Attack
@@ -19,6 +18,7 @@ from privaudit.federation.trainer import Records, Task
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.promptfl import PromptFL
+from privaudit_labs.attacks.label_only import LabelOnly
 from privaudit_labs.attacks.ramia import Ramia
 from privaudit_labs.profiles.class_shares import SKEW, _regress
 from privaudit_labs.profiles.shares import estimated_usage

@@ -5,7 +5,7 @@ are set apart: a wrong one does something else than it says.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -418,9 +418,3 @@ HONEST: dict[str, Loop] = {
     ),
     "a secure sum": Loop(noise_at="distributed", summed=True),
 }
-
-
-def recordings(folder: Path, loops: Mapping[str, Loop]) -> Iterator[tuple[str, Run]]:
-    """Yield each by its name, recorded in a folder of its own."""
-    for number, (name, loop) in enumerate(loops.items()):
-        yield name, loop.record(folder / f"{number}")

@@ -319,14 +319,6 @@ class ExactCounts(NoisyMeans):
         return {**super().noised(sums, cohort, at), "records": cohort.sizes.float()}
 
 
-class Nothing(NoisyMeans):
-    def event(self, at: Round) -> MechanismEvent:
-        return MechanismEvent(
-            release="upload", noise_multiplier=0.0, sensitivity=1.0, clip_norm=1.0,
-            sampling_rate=1.0, sampling="fixed-batch", noise_at="none", parties=1,
-        )  # fmt: skip
-
-
 WRONG: dict[str, NoisyMeans] = {
     "noise is not added": drawing(no_noise),
     "noise is added to a copy": NoiseOnACopy(),

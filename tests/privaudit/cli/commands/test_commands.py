@@ -203,7 +203,7 @@ def test_members_of_a_library_s_split_are_checked(table: Path, cli: Cli) -> None
     rows = (f"{n % 7 + (n in order[100:])},{int(n in order[100:])}" for n in range(400))
     Path("all.csv").write_text("\n".join(["score,member", *rows]))
     assert "Leaks" in cli.done("scores", "all.csv", "--sampling", "sklearn:42")
-    page = Path("runs/all/audits/scores/report.html").read_text()
+    page = (runs_folder() / "all/audits/scores/report.html").read_text()
     assert "a random split of fixed size by sklearn, seed 42, done again" in page
     assert "not these members" in cli.refused(
         "scores", "all.csv", "--sampling", "torch:42"
@@ -214,7 +214,7 @@ def test_members_of_a_library_s_split_are_checked(table: Path, cli: Cli) -> None
     ("words", "why"),
     [
         ((), "How many records there are was not said"),
-        (("--records", "50"), "None clients were given"),
+        (("--records", "50"), "No clients were given"),
         (("--owners", "pictures.csv"), "no column is named"),
         (("--owners", "pictures.csv:ward"), "none is 'ward'"),
         (("--owners", "pictures.csv:picture"), "400 clients got"),

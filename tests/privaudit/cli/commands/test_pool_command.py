@@ -36,6 +36,8 @@ def test_trainings_are_pooled_and_the_pool_is_an_audit_of_its_own(
     assert code in (0, 1, 3), err
     assert cli("report", pool, *scores)[0] == 0
     monkeypatch.setattr("privaudit.cli.commands.attack._LONGEST", 0)
+    monkeypatch.chdir(runs_folder().parent)
+    monkeypatch.setenv("PRIVAUDIT_RUNS", "runs")  # relative, as it is by default
     assert cli("attack", "one", "one-3", "--pool", *BOX)[0] == 0
     (smaller,) = {one.name for one in runs_folder().glob("*-pool-*")} - {pool}
     assert load_run(pool).config.clients == 6  # and another pool stands beside it

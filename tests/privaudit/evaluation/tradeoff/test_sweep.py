@@ -128,7 +128,7 @@ def test_what_nothing_dominates_is_trained_anew_on_other_seeds() -> None:
     [
         (
             {
-                "attack": "label-only",
+                "attack": "max-renyi",
                 "scenario": "black-box-labels",
                 "trainers": ["fedotp"],
             },

@@ -6,12 +6,15 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from privaudit import Auditor, Run, load_run, train
 from privaudit.auditing.attack_result import ClientScores
+from privaudit.auditing.score_table import ScoreTable
+from privaudit.auditing.scored_audit import Declared, audit_scores
 from privaudit.auditing.stored_audit import read_audit, save_audit
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
 from privaudit.core.signing import keys_folder, own_key, public_half
@@ -20,6 +23,7 @@ from privaudit.report.export import export_public
 from privaudit.report.export.account import (
     FOLDER,
     CardNumber,
+    are_aligned,
     card_numbers,
     read_numbers,
 )
@@ -236,6 +240,40 @@ def test_a_fourth_number_of_one_seed_s_coins_is_refused_whatever_its_clients(
     assert export_public(runs("other"), tmp_path / "other").card.ledger.numbers == 1
     raised = export_public(runs("fourth"), tmp_path / "fourth", budget=3.0)
     assert raised.card.ledger.numbers == 4
+
+
+def test_tables_of_scores_that_lack_some_records_are_counted_together(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Each cost an epsilon of its own, and their noise averaged away."""
+    scores, coins = rng.normal(size=300), rng.random(300) < 0.5
+
+    def numbers(kept: np.ndarray, truth: np.ndarray, **columns: Any) -> int:
+        table = ScoreTable.of(scores[kept], truth[kept], **columns)
+        name = f"table-{len(list(tmp_path.glob('card-*')))}"
+        save_audit(audit_scores(table, Declared(sampling="coin")), tmp_path / name)
+        run = load_run(tmp_path / name)
+        return export_public(run, tmp_path / f"card-{name}").card.ledger.numbers
+
+    everybody = np.arange(300)
+    assert numbers(everybody, coins) == 1
+    assert numbers(np.delete(everybody, [7, 90]), coins) == 2
+    assert numbers(everybody[1:], coins, clients=["a"] * 150 + ["b"] * 149) == 3
+    assert numbers(everybody, rng.permutation(coins)) == 1  # of other coins
+    with pytest.raises(ConfigError, match="the budget is 2"):
+        numbers(everybody[:-1], coins)
+
+
+def test_rows_of_coins_are_one_where_chance_does_not_align_them(
+    rng: np.random.Generator,
+) -> None:
+    for count in (30, 300, 3000):
+        coins = rng.random(count) < 0.5
+        lacking = [np.delete(coins, rng.integers(0, count, count // 25)) for _ in "ab"]
+        assert are_aligned(*lacking)
+        others = [rng.random(count) < 0.5 for _ in range(60)]
+        assert sum(are_aligned(coins, other) for other in others) < 5  # 0.001 each
+        assert not are_aligned(np.sort(coins), np.sort(lacking[0]))  # no order of coins
 
 
 def test_a_number_said_again_is_the_same_and_costs_nothing(

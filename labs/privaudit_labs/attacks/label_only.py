@@ -11,15 +11,17 @@ from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Targe
 from privaudit.auditing.signals import (
     CLASS_MEDIANS,
     class_medians,
-    directions,
-    moved_records,
-    reads_features_alone,
-    refuse_unmovable,
 )
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federation.query import ask
 from privaudit.federation.trainer import Records, Task, Trainer
+from privaudit_labs.attacks.moved_features import (
+    directions,
+    moved_records,
+    reads_features_alone,
+    refuse_unmovable,
+)
 
 
 @ATTACKS.register("label-only")

@@ -8,10 +8,8 @@ import pytest
 import torch
 from pydantic.dataclasses import dataclass
 
-from privaudit.attacks.label_only import LabelOnly
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.scenario import answering
-from privaudit.auditing.signals import directions
 from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
@@ -19,6 +17,8 @@ from privaudit.federation.threat_models import View, released
 from privaudit.federation.trainer import Reconstruction, Records, Signal, Signals, Task
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.trainers.zero_shot import ZeroShot
+from privaudit_labs.attacks.label_only import LabelOnly
+from privaudit_labs.attacks.moved_features import directions
 from tests.toy_federation import Play
 from tests.toy_language import toy_dialogues
 
