@@ -28,6 +28,7 @@ IN_LABS = (
     "extraction",
     "fedmia",
     "gradient-norm",
+    "label-only",
     "neighbourhood",
     "quantile-regression",
     "ramia",

@@ -24,6 +24,7 @@ correlation analysis", 1930 (the correction).
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -311,9 +312,9 @@ def are_aligned(
     short, long = sorted(rows, key=len)
     whole = (1 << len(long)) - 1
     heads = int("".join("01"[one] for one in long[::-1].astype(int)) or "0", 2)
-    left = whole
+    left, of_coin = whole, (whole & ~heads, heads)
     for coin in short.tolist():
-        both = left & (heads if coin else whole & ~heads)
+        both = left & of_coin[coin]
         left = ((left + both) | (left - both)) & whole
     common = len(long) - left.bit_count()
     if 2 * common <= len(long):
@@ -365,17 +366,16 @@ class Account:
         Raises:
             ConfigError: A reader guesses more memberships than chance lets it.
         """
-        tables = {None if one.placed else one.ledger for one in self.noted.values()}
-        for table in tables:
-            self._check_table(table)
+        tables = defaultdict[str, list[NotedNumber]](
+            list
+        )  # each with places of its own
+        for one in self.noted.values():
+            tables["" if one.placed else one.ledger].append(one)
+        for noted in tables.values():
+            self._check_table(noted)
 
-    def _check_table(self, table: str | None) -> None:
-        """Attack the cards of one table of scores, whose places are its own, or of runs."""
-        noted = [
-            one
-            for one in self.noted.values()
-            if (None if one.placed else one.ledger) == table
-        ]
+    @staticmethod
+    def _check_table(noted: Sequence[NotedNumber]) -> None:
         numbers, records, clients = card_numbers(
             [one.query for one in noted], [one.noised for one in noted]
         )
