@@ -91,7 +91,6 @@ def _known_metric(code: str) -> str:
 
 Metric = Annotated[str, AfterValidator(_known_metric)]
 Margin = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 PYPROJECT = "pyproject.toml"
 TABLE = "tool.privaudit.gate"
@@ -138,19 +137,19 @@ class GateSettings:
         description="Family-wise false-alarm rate: the chance of any false regression, in "
         "(0, 1). By default: 0.05.",
     )
-    max_auroc: Share | None = Field(
+    max_auroc: Margin | None = Field(
         default=None,
-        description="Limit on the AUROC of every attack that the audit made, in [0, 1], as "
+        description="Limit on the AUROC of every attack that the audit made, in (0, 1), as "
         "a confidence limit. By default: none.",
     )
-    max_tpr: Share | None = Field(
+    max_tpr: Margin | None = Field(
         default=None,
         description="Likewise on the share of members that an attack tells at 1 % false "
         "positives. By default: none.",
     )
-    min_utility: Share | None = Field(
+    min_utility: Margin | None = Field(
         default=None,
-        description="Lower limit on utility, in [0, 1], as a confidence limit. By default: "
+        description="Lower limit on utility, in (0, 1), as a confidence limit. By default: "
         "none.",
     )
     shadows: Annotated[int, Field(ge=0)] | None = Field(

@@ -363,10 +363,11 @@ def test_the_command_writes_all_three_reports(
     [
         (["broken"], "nothing to ask"),
         (["broken", "--margin", "2"], "cannot take margin = 2.0"),
+        (["broken", "--max-auroc", "1"], "cannot take max_auroc = 1.0"),
         (["broken", "--metrics", "f1"], "cannot take metrics.0"),
         (["broken", "--baseline", "no.json"], "There is no baseline no.json"),
         (["broken", "--baseline", "a", "--write-baseline", "b"], "Give one of the two"),
-        (["nobody", "--max-auroc", "1"], "nobody holds no run"),
+        (["nobody", "--max-auroc", "0.99"], "nobody holds no run"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
