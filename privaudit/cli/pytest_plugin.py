@@ -265,11 +265,13 @@ def _check(found: "Audit", limit: MarkerLimit) -> "GateCheck":
         )
     metric = METRICS.find(limit.metric)
     wanted = "above" if metric.side == "utility" else "below"
-    value = getattr(limit, wanted)
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
+    value, other = limit.below, limit.above
+    if metric.side == "utility":
+        value, other = other, value
+    if not isinstance(value, int | float) or not 0 < value < 1 or other is not None:
         raise ConfigError(
-            f"@pytest.mark.privacy on {limit.metric} needs {wanted}=NUMBER from 0 to "
-            f"1, and has below={limit.below}, above={limit.above}."
+            f"@pytest.mark.privacy on {limit.metric} needs {wanted}=NUMBER in (0, 1) "
+            f"alone, and has below={limit.below}, above={limit.above}."
         )
     question = limited(metric, *_measured(found, metric, limit), float(value), wanted)
     asked = as_sampled(question, found.run.sampling)

@@ -299,15 +299,14 @@ def limited(
 ) -> GateQuestion:
     """Return the question whether a leak is above a limit, or a use below it.
 
-    Where the sign of the scores is what keeps a leak below the limit, in [0, 1], the
-    question is about what the turned scores give: an adversary who sees that members
-    have the lower ones turns them.
+    Where members have the lower scores, the question is about what the turned ones give:
+    an adversary who sees that turns them.
     """
     interval_at, note = metric.at(scores), ""
     estimate = interval_at(0.95)
     if metric.turn is not None and not estimate.unresolved:
         turned = metric.turn(estimate)
-        if estimate.high <= limit < turned.high:
+        if estimate.value < turned.value:
             interval_at = partial(turned_at, metric, interval_at)
             estimate, note = turned, _TURNED.format("")
     return GateQuestion(

@@ -72,7 +72,7 @@ from privaudit.runs.own_files import HEADER
 from privaudit.runs.run import Run, load_run
 from privaudit.runs.store import local_path
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.verdict import UNKNOWN_SAMPLING, top_of
+from privaudit.statistics.verdict import ONE_TRAINING, UNKNOWN_SAMPLING, top_of
 
 
 @dataclass(frozen=True)
@@ -572,6 +572,9 @@ def _deviations(planned: AuditPlan | None, settings: GateSettings) -> tuple[str,
 
 
 def _tally(audit: StoredAudit) -> AuditTally:
+    found = audit.verdict()
+    if found.pooled != ONE_TRAINING:  # counted when it was made: a pool has no log
+        return AuditTally(found.audits, found.audits * found.pooled.share)
     headline = next(iter(audit.contents["attack_results"].values()))
     auroc = Estimate.from_dict(headline["auroc"])
     return tally_of(audit.run, headline["attack"], auroc)

@@ -130,7 +130,7 @@ def _try_out(
     from privaudit.runs.config import make_config
     from privaudit.runs.population import populate
 
-    config = make_config(name, settings, clients=2, **fields)
+    config = make_config(name, settings, **{"clients": 2, **fields})
     trainer = config.build_trainer()
     if TRAINERS.is_own(trainer) or isinstance(trainer, AcceptsGradientCanaries):
         return False
@@ -186,21 +186,23 @@ def lint(
     from privaudit.runs.run import chosen_runs
 
     selected_runs, own = chosen_runs(run, runs), options.own_claim(claim)
-    findings = {
-        one.name: lint_run(one, trial=trial, claim=own) for one in selected_runs
-    }
+    findings = {one: lint_run(one, trial=trial, claim=own) for one in selected_runs}
+    names = [one.name for one in findings]
+    same = len(set(names)) < len(names)  # in several folders
+    called = {one: one.place if same else one.name for one in findings}
     if sarif is not None:
         from privaudit.core.storage import to_json
         from privaudit.report.ci_formats import lint_sarif
         from privaudit.runs.own_files import write_output
 
-        by_run = {one: findings[one.name] for one in selected_runs}
-        write_output(sarif, to_json(lint_sarif(by_run)))
-    contents = {name: [f.to_json() for f in found] for name, found in findings.items()}
+        write_output(sarif, to_json(lint_sarif(findings)))
+    contents = {
+        called[one]: [f.to_json() for f in found] for one, found in findings.items()
+    }
     lines = [
         line
-        for name, found in findings.items()
-        for line in (f"{name}: {_summary(found)}", *(f"  {one}" for one in found))
+        for one, found in findings.items()
+        for line in (f"{called[one]}: {_summary(found)}", *(f"  {f}" for f in found))
     ]
     show(contents, "\n".join(lines))
     if any(one.severity == "error" for found in findings.values() for one in found):

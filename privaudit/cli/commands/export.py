@@ -53,9 +53,11 @@ def export(
 
     Leaves out membership, records, exact numbers, scores, tensors, seeds and paths.
     """
-    from privaudit.report.export import export_public, write_opening
+    from privaudit.report.export import export_public, require_session, write_opening
     from privaudit.runs.run import load_run
 
+    if opening is not None:  # before a number is noted
+        require_session(load_run(run, folder=runs))
     found = export_public(
         run,
         public,

@@ -108,6 +108,9 @@ def gate(
     configured = configure(settings_from=settings_from, **flags)
     wanted = {"junit": junit, "sarif": sarif, "markdown": markdown, "badge": badge}
     effort = options.given(minutes=minutes, most=seeds, first_seed=seed)
+    if write_baseline is not None:
+        judged = [*options.given(**wanted), *["accept_unsigned"] * accept_unsigned]
+        _refuse(judged, "--write-baseline, which judges nothing")
     if method is not None:
         unsigned = accept_unsigned or None
         of_runs = options.given(

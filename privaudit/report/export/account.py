@@ -285,7 +285,8 @@ class NotedNumber(BaseModel):
             return True
         if not self.placed or run.origin == SCORES:  # known by their order alone
             order = np.argsort(self.records)
-            coins = ledger.is_member[ledger.owner >= 0]
+            owned = np.flatnonzero(ledger.owner >= 0)
+            coins = ledger.is_member[owned[ledger.units(owned).first]]
             return are_aligned(self.is_member[order], coins)
         there = np.array(self.records) < len(ledger.owner)
         records = np.array(self.records)[there]

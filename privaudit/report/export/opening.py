@@ -68,6 +68,20 @@ def _purpose(session: str) -> str:
     return f"privaudit opening of session {session}"
 
 
+def require_session(run: Run) -> Session:
+    """Return the session that a run was trained in.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if session := session_of(run):
+        return session
+    raise ConfigError(
+        f"{run.place} was trained without an auditor, so that nobody is there to open "
+        "it to. Train with --session FILE."
+    )
+
+
 def write_opening(run: Run, path: Path) -> None:
     """Write what only the auditor of a run's session can open, behind the session's name.
 
@@ -76,12 +90,7 @@ def write_opening(run: Run, path: Path) -> None:
         MissingFileError: A file is gone, or no card was exported.
         StorageError: It cannot be written.
     """
-    session = session_of(run)
-    if session is None:
-        raise ConfigError(
-            f"{run.place} was trained without an auditor, so that nobody is there to open "
-            "it to. Train with --session FILE."
-        )
+    session = require_session(run)
     buffer, names = io.BytesIO(), (*_ALWAYS, *filter(_AUDIT.fullmatch, run.files))
     contents = {name: read_bytes(run.path / name, limit_of(name)) for name in names}
     arrays = {f"{run.name}/{n}": np.frombuffer(c, "u1") for n, c in contents.items()}

@@ -172,6 +172,7 @@ def test_the_command_says_it_and_exits_with_1(tmp_path: Path, cli: Cli) -> None:
         assert one["bound"]["adjacency"] == adjacency
         assert one["verdict"]["kind"] == "REFUTED"
         assert one["verdict"]["sentence"].endswith(f"Audited is {adjacency}.")
+    assert "it has two clients" in refused(cli, "claim", "--field", "clients=3")
     for odd in ("--canary", "--bound", "--adjacency"):
         assert f"{odd} x is unknown" in refused(cli, "claim", odd, "x")
 

@@ -175,6 +175,8 @@ WRONG = {
     "below=0.6, scenarioo='x'": "has no scenarioo",
     "above=0.6": "on auroc needs below=NUMBER",
     "below=60": "on auroc needs below=NUMBER",
+    "below=1": "on auroc needs below=NUMBER",
+    "below=0.99, above=0.8": "on auroc needs below=NUMBER in (0, 1) alone",
     "metric='f1', below=0.5": "has metric='f1'",
     "below=0.6, attack='los-threshold'": "Did you mean 'loss-threshold'",
     "below=0.6, scenario='nobody'": "No scenario is called 'nobody'",

@@ -100,6 +100,22 @@ def test_turned_scores_do_not_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) 
     assert gate("plain", None, GateSettings(max_auroc=0.999, shadows=0)).exit_code == 0
 
 
+@pytest.mark.parametrize("alpha", [0.001, 0.05, 0.3])
+def test_a_leak_of_either_sign_has_the_same_outcome(
+    alpha: float, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any level: the lower scores once were turned by their 95 % interval."""
+    for limit in (0.6, 0.63, 0.66, 0.69):
+        settings = GateSettings(max_auroc=limit, alpha=alpha, shadows=0)
+        found = []
+        for sign in (-1, 1):
+            drawn = rescored("entropy", lambda *of, to=sign: to * shifted(0.2)(*of))
+            monkeypatch.setattr(GATE, "read_audit", drawn)
+            checks = gate("plain", None, settings).checks
+            found += [c.outcome for c in checks if c.name == "entropy AUROC"]
+        assert found[0] == found[1]
+
+
 def test_holm_counts_all_attacks(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit at 95 % by itself, and not among so many."""
     monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(0.3, seed=1)))
@@ -367,6 +383,7 @@ def test_the_command_writes_all_three_reports(
         (["broken", "--metrics", "f1"], "cannot take metrics.0"),
         (["broken", "--baseline", "no.json"], "There is no baseline no.json"),
         (["broken", "--baseline", "a", "--write-baseline", "b"], "Give one of the two"),
+        (["broken", "--write-baseline", "b", "--junit", "j"], "junit and --write-base"),
         (["nobody", "--max-auroc", "0.99"], "nobody holds no run"),
     ],
 )

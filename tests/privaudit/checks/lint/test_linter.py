@@ -1,6 +1,7 @@
 """The linter on runs as they lie on the disk, by function and by command."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,13 @@ def test_findings_are_printed_for_people_and_for_machines(
     _, out, _ = cli("lint", "paper", "--json", "--runs", folder)
     found = json.loads(out)["paper"]
     assert set(found[0]) == {"rule", "severity", "sentence", "settings"}
+
+
+def test_runs_of_one_name_keep_their_findings(
+    folder: Path, tmp_path: Path, cli: Cli
+) -> None:
+    shutil.copytree(folder / "sound", tmp_path / "paper")
+    both = folder / "paper", tmp_path / "paper"
+    code, out, _ = cli("lint", *both, "--json", "--sarif", tmp_path / "l.sarif")
+    assert (code, [*json.loads(out)]) == (1, [str(path) for path in both])
+    assert (tmp_path / "l.sarif").read_text().count('"level": "error"') == 4

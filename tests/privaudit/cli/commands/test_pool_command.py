@@ -2,6 +2,9 @@
 
 import pytest
 
+from privaudit.auditing.stored_audit import read_audit
+from privaudit.checks.gate.gate import gate
+from privaudit.checks.gate.settings import GateSettings
 from privaudit.report import page as report_module
 from privaudit.runs.run import load_run, runs_folder
 from tests.conftest import Cli
@@ -66,6 +69,10 @@ def test_further_trainings_are_made_until_six_looks_or_the_time_is_over(
     assert "Look 2 of at most" in " ".join(out.split())
     assert (runs_folder() / "one-2" / "run.json").exists()
     assert not (runs_folder() / "one-3").exists()
+    pool = "one-until-decided-black-box"
+    verdict = read_audit(load_run(pool), "scores").verdict()
+    gated = gate(pool, None, GateSettings(scenario="scores", max_auroc=0.9))
+    assert gated.alpha == 0.05 / (verdict.audits * verdict.pooled.share) < 0.05
 
 
 def test_options_that_a_pool_would_drop_are_refused(cli: Cli) -> None:

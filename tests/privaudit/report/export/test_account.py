@@ -262,6 +262,10 @@ def test_tables_of_scores_that_lack_some_records_are_counted_together(
     assert numbers(everybody, rng.permutation(coins)) == 1  # of other coins
     with pytest.raises(ConfigError, match="the budget is 2"):
         numbers(everybody[:-1], coins)
+    four, shared = np.repeat(everybody[:100], 4), rng.random(100) < 0.5
+    for count in (1, 2):  # groups share a coin, and a card holds one of each
+        scores = rng.normal(size=400)
+        assert numbers(np.arange(400), shared[four], groups=four) == count
 
 
 def test_rows_of_coins_are_one_where_chance_does_not_align_them(

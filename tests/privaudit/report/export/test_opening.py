@@ -234,6 +234,8 @@ def test_the_commands_play_a_session(
     zero = train("zero-shot", folder=parties.folder, name="zero", **CONFIG)
     with pytest.raises(ConfigError, match="without an auditor"):
         write_opening(zero, parties.folder / "none.json")
+    cli.refused("export", "zero", "--public", "spent", *exported[4:], "--opening", "o")
+    assert not Path("spent").exists()  # nor a number noted
 
 
 # What the owner does.
