@@ -26,6 +26,11 @@ from privaudit.core.tensors import as_tensor
 
 ASKED_AT_ONCE = 128  # records
 _LEAST = 1e-7  # probability: trees say 0, whose logarithm is no score
+_INSIDE = (
+    "best_estimator_",
+    "estimator_",
+    "final_estimator_",
+)  # as scikit-learn has it
 
 Fit = Callable[[Any, Any], Any]
 
@@ -199,10 +204,25 @@ def _asked_estimator(
             f"{int(unseen.sum())} records have a label that the model was not fitted on "
             f"({labels[unseen][0]!r}). It has the classes {list(classes)[:10]}."
         )
-    if decide:
-        return _with_two_classes(torch.as_tensor(np.asarray(decide(inputs)))), where
-    shares = np.clip(np.asarray(estimator.predict_proba(inputs)), _LEAST, None)
-    return torch.as_tensor(np.log(shares)), where
+    said = decide(inputs) if decide else estimator.predict_proba(inputs)
+    said = np.asarray(said) if decide else np.log(np.clip(said, _LEAST, None))
+    logits = _with_two_classes(torch.as_tensor(said))
+    columns = logits.shape[1]
+    if columns != len(classes) or (decide and columns > 2 and _is_of_pairs(estimator)):
+        raise ConfigError(
+            f"The {type(estimator).__name__} has {columns} columns for {len(classes)} "
+            "classes, or one for each pair of classes, and one for each class is wanted. "
+            'Set decision_function_shape="ovr", or score its records by from_signal.'
+        )
+    return logits, where
+
+
+def _is_of_pairs(estimator: Any) -> bool:
+    """Say whether its decisions, or those of the estimator inside, are one-vs-one."""
+    inner = [getattr(estimator, name, None) for name in _INSIDE]
+    inner += [last for _, last in getattr(estimator, "steps", ())[-1:]]
+    is_own = getattr(estimator, "decision_function_shape", "ovr") == "ovo"
+    return is_own or any(_is_of_pairs(one) for one in inner if one is not None)
 
 
 def _with_two_classes(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -1,15 +1,19 @@
 """One call on a fitted model, of three libraries."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 from transformers import (
     BertConfig,
@@ -27,6 +31,7 @@ DRAWN = np.random.default_rng(0)
 X = DRAWN.normal(size=(400, 8)).astype(np.float32)
 Y = DRAWN.integers(3, size=400)  # nothing to learn: who knows a label has seen it
 IS_IN = DRAWN.random(400) < 0.5
+PAIRS: Any = SVC(decision_function_shape="ovo")
 MEMBERS, OTHERS = (X[IS_IN], Y[IS_IN]), (X[~IS_IN], Y[~IS_IN])
 
 
@@ -114,6 +119,12 @@ def test_one_logit_is_that_of_the_second_class() -> None:
     np.testing.assert_allclose(signal, np.where(Y % 2, logit, -logit), rtol=1e-5)
 
 
+def test_one_against_one_of_two_classes_is_one_decision() -> None:
+    records = LabelledRecords.of((X, Y % 2))
+    pairs, rest = clone(PAIRS).fit(X, Y % 2), SVC().fit(X, Y % 2)
+    np.testing.assert_array_equal(*(signal_of(m, records)[0] for m in (pairs, rest)))
+
+
 SMALL: dict[str, Any] = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -186,6 +197,22 @@ NET = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
             MEMBERS,
             (X[:2], np.array([0, 7])),
             "1 records have a label that the model was not fitted on",
+        ),
+        *(
+            (model.fit(X, Y), MEMBERS, OTHERS, "3 classes, or one for each pair")
+            for model in (
+                clone(PAIRS),
+                make_pipeline(StandardScaler(), clone(PAIRS)),
+                GridSearchCV(PAIRS, {"C": [1.0]}, cv=2),
+            )
+        ),
+        (
+            SimpleNamespace(
+                classes_=np.arange(3), decision_function=lambda x: np.zeros((len(x), 6))
+            ),
+            MEMBERS,
+            OTHERS,
+            "has 6 columns for 3 classes",
         ),
     ],
 )
