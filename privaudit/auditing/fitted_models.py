@@ -26,11 +26,7 @@ from privaudit.core.tensors import as_tensor
 
 ASKED_AT_ONCE = 128  # records
 _LEAST = 1e-7  # probability: trees say 0, whose logarithm is no score
-_INSIDE = (
-    "best_estimator_",
-    "estimator_",
-    "final_estimator_",
-)  # as scikit-learn has it
+_INSIDE = ("best_estimator_", "estimator_", "final_estimator_")  # scikit-learn's
 
 Fit = Callable[[Any, Any], Any]
 
@@ -151,15 +147,27 @@ def signal_of(
     is_module = isinstance(model, torch.nn.Module)
     ask = _asked_module if is_module else _asked_estimator
 
-    def said(some: Tensor) -> tuple[Float[Tensor, " batch"], SignalScale]:
+    def said(some: Tensor) -> tuple[Float[Tensor, " batch"], SignalScale, bool]:
         logits, labels = ask(model, records.at(some.numpy()))
         if logits.ndim == 3:
             tokens = tokens_of_logits(logits, labels)
-            return mean_log_likelihood(tokens, "description"), "log-likelihood"
-        return signals_of_logits(logits, labels).confidence[0], "log-odds"
+            return mean_log_likelihood(tokens, "description"), "log-likelihood", False
+        is_share = logits.numel() == len(some) and bool(
+            (logits == logits.clamp(0, 1)).all()
+        )
+        signals = signals_of_logits(_with_two_classes(logits), labels)
+        return signals.confidence[0], "log-odds", is_share
 
-    parts = list(in_chunks(len(records), ASKED_AT_ONCE, said))
-    return torch.cat([signal for signal, _ in parts]).numpy(), parts[0][1]
+    signals, scales, are_shares = zip(
+        *in_chunks(len(records), ASKED_AT_ONCE, said), strict=True
+    )
+    if all(are_shares):  # of all records: a few logits may lie there by chance
+        raise ConfigError(
+            f"The model's {len(records)} outputs of one number all lie in [0, 1], as "
+            "after a sigmoid, and logits are wanted. Give the model without its last "
+            "Sigmoid; if they are logits x, return torch.stack([torch.zeros_like(x), x], -1)."
+        )
+    return torch.cat(signals).numpy(), scales[0]
 
 
 @torch.no_grad()
@@ -177,7 +185,7 @@ def _asked_module(
             f"The model returned a {type(logits).__name__}. Give one that returns "
             "logits, or an object with logits: wrap it in a module that does."
         )
-    return _with_two_classes(logits.float().cpu()), as_tensor(batch.labels).cpu()
+    return logits.float().cpu(), as_tensor(batch.labels).cpu()
 
 
 def _as_weights(values: Any, weights: Tensor) -> Tensor:

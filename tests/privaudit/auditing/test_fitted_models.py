@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from privaudit import Auditor
-from privaudit.auditing.fitted_models import LabelledRecords, signal_of
+from privaudit.auditing.fitted_models import ASKED_AT_ONCE, LabelledRecords, signal_of
 from privaudit.core.errors import ConfigError
 from privaudit.report.attack_strength import strength_of
 
@@ -31,6 +31,7 @@ DRAWN = np.random.default_rng(0)
 X = DRAWN.normal(size=(400, 8)).astype(np.float32)
 Y = DRAWN.integers(3, size=400)  # nothing to learn: who knows a label has seen it
 IS_IN = DRAWN.random(400) < 0.5
+SIGMOID = torch.nn.Sequential(torch.nn.Linear(8, 1), torch.nn.Sigmoid())
 PAIRS: Any = SVC(decision_function_shape="ovo")
 MEMBERS, OTHERS = (X[IS_IN], Y[IS_IN]), (X[~IS_IN], Y[~IS_IN])
 
@@ -119,6 +120,13 @@ def test_one_logit_is_that_of_the_second_class() -> None:
     np.testing.assert_allclose(signal, np.where(Y % 2, logit, -logit), rtol=1e-5)
 
 
+def test_logits_of_some_records_may_lie_between_0_and_1() -> None:
+    x = torch.cat([torch.full((ASKED_AT_ONCE, 1), 0.5), torch.tensor([[2.0]])])
+    records = LabelledRecords.of((x, np.ones(len(x), int)))
+    signal, _ = signal_of(torch.nn.Identity(), records)
+    np.testing.assert_allclose(signal, x[:, 0], rtol=1e-6)
+
+
 def test_one_against_one_of_two_classes_is_one_decision() -> None:
     records = LabelledRecords.of((X, Y % 2))
     pairs, rest = clone(PAIRS).fit(X, Y % 2), SVC().fit(X, Y % 2)
@@ -186,6 +194,7 @@ NET = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
     [
         (NET, MEMBERS, OTHERS, "training mode"),
         (Pair(8, 3), MEMBERS, OTHERS, "returned a tuple"),
+        (SIGMOID, (X, Y % 2), (X, Y % 2), "800 outputs .* without its last Sigmoid"),
         (object(), MEMBERS, OTHERS, "from_signal"),
         (KNeighborsClassifier(), MEMBERS, OTHERS, "fitted classifier"),
         (torch.nn.Linear(8, 3), X, OTHERS, "Give \\(inputs, labels\\)"),
