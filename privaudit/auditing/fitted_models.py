@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from privaudit.auditing.external_models import (
+    FEWEST_SHADOWS,
     SignalScale,
     as_array,
     signals_of_logits,
@@ -256,14 +257,19 @@ def refitted(
         seed: Of the halves: a fair coin for each model and record.
 
     Raises:
-        ConfigError: All models say the same of every record.
+        ConfigError: There are too few models, or all say the same of every record.
     """
+    if shadows < FEWEST_SHADOWS or seed < 0:
+        raise ConfigError(
+            f"shadows={shadows} and seed={seed} were asked for. Let fit make at least "
+            f"{FEWEST_SHADOWS} models (16 already help), by a seed of at least 0."
+        )
     halves = np.random.default_rng(seed).random((shadows, len(records))) < 0.5
     signals = []
     for half in halves:
         chosen = records.at(np.flatnonzero(half))
         signals.append(signal_of(fit(chosen.alone, chosen.labels), records)[0])
-    if shadows > 1 and not np.ptp(signals, axis=0).any():
+    if not np.ptp(signals, axis=0).any():
         raise ConfigError(
             f"The {shadows} models that fit returned say the same of every record, though "
             "each was given another half of them. Let it train a new model on what it is "

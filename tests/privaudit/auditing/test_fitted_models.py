@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -232,7 +233,22 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
         Auditor.from_model(model, members, others)
 
 
-def test_shadow_models_that_ignore_their_data_are_no_all_clear() -> None:
+TOO_FEW = r"at least 5 models .* a seed of at least 0"
+
+
+@pytest.mark.parametrize(
+    ("asked", "fitted", "said"),
+    [
+        ({"sampling": "coin"}, 16, "say the same of every record"),
+        *(({"shadows": count}, 0, TOO_FEW) for count in (-1, 0, 4)),
+        ({"seed": -1}, 0, TOO_FEW),
+    ],
+)
+def test_shadow_models_that_are_too_few_or_ignore_their_data_are_no_all_clear(
+    asked: dict[str, Any], fitted: int, said: str
+) -> None:
     model = LogisticRegression().fit(X, Y)
-    with pytest.raises(ConfigError, match="say the same of every record"):
-        Auditor.from_model(model, MEMBERS, OTHERS, lambda x, y: model, sampling="coin")
+    fit = Mock(return_value=model)
+    with pytest.raises(ConfigError, match=said):
+        Auditor.from_model(model, MEMBERS, OTHERS, fit, **asked)
+    assert fit.call_count == fitted
