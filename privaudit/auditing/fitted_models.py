@@ -153,11 +153,9 @@ def signal_of(
         if logits.ndim == 3:
             tokens = tokens_of_logits(logits, labels)
             return mean_log_likelihood(tokens, "description"), "log-likelihood", False
-        is_share = logits.numel() == len(some) and bool(
-            (logits == logits.clamp(0, 1)).all()
-        )
-        signals = signals_of_logits(_with_two_classes(logits), labels)
-        return signals.confidence[0], "log-odds", is_share
+        both = _with_two_classes(logits)
+        is_share = both is not logits and bool((logits == logits.clamp(0, 1)).all())
+        return signals_of_logits(both, labels).confidence[0], "log-odds", is_share
 
     signals, scales, are_shares = zip(
         *in_chunks(len(records), ASKED_AT_ONCE, said), strict=True
@@ -236,13 +234,10 @@ def _is_of_pairs(estimator: Any) -> bool:
 
 def _with_two_classes(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Return logits of classes: one logit is that of the second of two."""
-    if logits.ndim == 2 and logits.shape[1] == 1:
-        logits = logits[:, 0]
-    return (
-        torch.stack([torch.zeros_like(logits), logits], -1)
-        if logits.ndim == 1
-        else logits
-    )
+    if logits.shape[1:].numel() != 1:
+        return logits
+    second = logits.flatten()
+    return torch.stack([torch.zeros_like(second), second], -1)
 
 
 def refitted(

@@ -205,10 +205,10 @@ def audit_scores(table: ScoreTable, declared: Declared | None = None) -> Audit:
     report, gate, compare and export take as they take any run.
 
     Raises:
-        ConfigError: A name is none.
+        ConfigError: A name is none; a library's split, or a fair coin, did not choose
+            these members; a group of members has another by a slip; or the scores are
+            all the same number, or members' those of non-members.
         UnknownNameError: There is no such sampling.
-        ConfigError: A library's split, or a fair coin, did not choose these members; or
-            the scores are all the same number, or members' those of non-members.
     """
     said = declared or Declared()
     for what, words in (
@@ -218,17 +218,9 @@ def audit_scores(table: ScoreTable, declared: Declared | None = None) -> Audit:
     ):
         _check_name(what, words)
     _refuse_nothing(table)
-    coin = None
-    if said.sampling != "coin":
-        named = table.client, table.names
-        coin = drawn_by(said.sampling, table.is_member, *named)
-    ledger = Ledger(
-        table.client,
-        table.is_member,
-        group=table.group,
-        coin=coin,
-        cluster=table.cluster,
-    )
+    named = table.is_member, table.client, table.names
+    coin = None if said.sampling == "coin" else drawn_by(said.sampling, *named)
+    ledger = Ledger(table.client, table.is_member, (), table.group, coin, table.cluster)
     if said.sampling == "coin":
         _refuse_no_coin(ledger)
     if said.sampling in ("coin", "split"):

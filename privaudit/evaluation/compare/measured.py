@@ -133,8 +133,7 @@ def check_made_alike(
     """
     for name in attacks:
         ours, theirs = (
-            first.attack_result(name)["settings"],
-            second.attack_result(name)["settings"],
+            audit.attack_result(name)["settings"] for audit in (first, second)
         )
         if ours != theirs:
             raise IncompatibleRunsError(
@@ -253,11 +252,9 @@ def measure_pair(
 ) -> list[Measured]:
     """Return every metric, with records as replicates."""
     found = measure_attacks(first, second, attacks)
-    return (
-        [*found, *measure_utility(*pair_tests(first.run, second.run))]
-        if utility
-        else found
-    )
+    if utility:
+        found += measure_utility(*pair_tests(first.run, second.run))
+    return found
 
 
 def measure_attacks(
