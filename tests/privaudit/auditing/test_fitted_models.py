@@ -33,7 +33,11 @@ X = DRAWN.normal(size=(400, 8)).astype(np.float32)
 Y = DRAWN.integers(3, size=400)  # nothing to learn: who knows a label has seen it
 IS_IN = DRAWN.random(400) < 0.5
 SIGMOID = torch.nn.Sequential(torch.nn.Linear(8, 1), torch.nn.Sigmoid())
-PAIRS: Any = SVC(decision_function_shape="ovo")
+PAIRS = SVC(decision_function_shape="ovo")
+SEARCH = GridSearchCV(clone(PAIRS), {"C": [1.0]}, cv=2)
+OF_PAIRS: list[Any] = [PAIRS, make_pipeline(StandardScaler(), clone(PAIRS)), SEARCH]
+SIX: Any = {"decision_function": lambda x: np.zeros((len(x), 6))}
+WIDE = SimpleNamespace(classes_=np.arange(3), **SIX)
 MEMBERS, OTHERS = (X[IS_IN], Y[IS_IN]), (X[~IS_IN], Y[~IS_IN])
 
 
@@ -130,8 +134,10 @@ def test_logits_of_some_records_may_lie_between_0_and_1() -> None:
 
 def test_one_against_one_of_two_classes_is_one_decision() -> None:
     records = LabelledRecords.of((X, Y % 2))
-    pairs, rest = clone(PAIRS).fit(X, Y % 2), SVC().fit(X, Y % 2)
-    np.testing.assert_array_equal(*(signal_of(m, records)[0] for m in (pairs, rest)))
+    pairs, rest = (
+        signal_of(m.fit(X, Y % 2), records)[0] for m in (clone(PAIRS), SVC())
+    )
+    np.testing.assert_array_equal(pairs, rest)
 
 
 SMALL: dict[str, Any] = {
@@ -208,22 +214,8 @@ NET = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
             (X[:2], np.array([0, 7])),
             "1 records have a label that the model was not fitted on",
         ),
-        *(
-            (model.fit(X, Y), MEMBERS, OTHERS, "3 classes, or one for each pair")
-            for model in (
-                clone(PAIRS),
-                make_pipeline(StandardScaler(), clone(PAIRS)),
-                GridSearchCV(PAIRS, {"C": [1.0]}, cv=2),
-            )
-        ),
-        (
-            SimpleNamespace(
-                classes_=np.arange(3), decision_function=lambda x: np.zeros((len(x), 6))
-            ),
-            MEMBERS,
-            OTHERS,
-            "has 6 columns for 3 classes",
-        ),
+        (WIDE, MEMBERS, OTHERS, "has 6 columns for 3 classes"),
+        *((one.fit(X, Y), MEMBERS, OTHERS, "one for each pair") for one in OF_PAIRS),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_sentence(

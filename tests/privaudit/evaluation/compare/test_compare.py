@@ -204,8 +204,7 @@ def test_seeds_whose_members_have_the_lower_scores_leak_more(runs: Path) -> None
     (audit,) = audits_of("promptfl-0")
 
     def stored(auroc: float) -> StoredAudit:
-        contents = copy.deepcopy(dict(audit.contents))
-        changed = replace(audit, contents=contents)
+        changed = replace(audit, contents=copy.deepcopy(dict(audit.contents)))
         changed.attack_result("loss-threshold")["auroc"]["value"] = auroc
         return changed
 
