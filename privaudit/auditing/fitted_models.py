@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from privaudit.auditing.external_models import (
+    FEWEST_SHADOWS,
     SignalScale,
     as_array,
     signals_of_logits,
@@ -26,6 +27,7 @@ from privaudit.core.tensors import as_tensor
 
 ASKED_AT_ONCE = 128  # records
 _LEAST = 1e-7  # probability: trees say 0, whose logarithm is no score
+_INSIDE = ("best_estimator_", "estimator_", "final_estimator_")  # scikit-learn's
 
 Fit = Callable[[Any, Any], Any]
 
@@ -146,15 +148,25 @@ def signal_of(
     is_module = isinstance(model, torch.nn.Module)
     ask = _asked_module if is_module else _asked_estimator
 
-    def said(some: Tensor) -> tuple[Float[Tensor, " batch"], SignalScale]:
+    def said(some: Tensor) -> tuple[Float[Tensor, " batch"], SignalScale, bool]:
         logits, labels = ask(model, records.at(some.numpy()))
         if logits.ndim == 3:
             tokens = tokens_of_logits(logits, labels)
-            return mean_log_likelihood(tokens, "description"), "log-likelihood"
-        return signals_of_logits(logits, labels).confidence[0], "log-odds"
+            return mean_log_likelihood(tokens, "description"), "log-likelihood", False
+        both = _with_two_classes(logits)
+        is_share = both is not logits and bool((logits == logits.clamp(0, 1)).all())
+        return signals_of_logits(both, labels).confidence[0], "log-odds", is_share
 
-    parts = list(in_chunks(len(records), ASKED_AT_ONCE, said))
-    return torch.cat([signal for signal, _ in parts]).numpy(), parts[0][1]
+    signals, scales, are_shares = zip(
+        *in_chunks(len(records), ASKED_AT_ONCE, said), strict=True
+    )
+    if all(are_shares):  # of all records: a few logits may lie there by chance
+        raise ConfigError(
+            f"The model's {len(records)} outputs of one number all lie in [0, 1], as "
+            "after a sigmoid, and logits are wanted. Give the model without its last "
+            "Sigmoid; if they are logits x, return torch.stack([torch.zeros_like(x), x], -1)."
+        )
+    return torch.cat(signals).numpy(), scales[0]
 
 
 @torch.no_grad()
@@ -172,7 +184,7 @@ def _asked_module(
             f"The model returned a {type(logits).__name__}. Give one that returns "
             "logits, or an object with logits: wrap it in a module that does."
         )
-    return _with_two_classes(logits.float().cpu()), as_tensor(batch.labels).cpu()
+    return logits.float().cpu(), as_tensor(batch.labels).cpu()
 
 
 def _as_weights(values: Any, weights: Tensor) -> Tensor:
@@ -199,21 +211,33 @@ def _asked_estimator(
             f"{int(unseen.sum())} records have a label that the model was not fitted on "
             f"({labels[unseen][0]!r}). It has the classes {list(classes)[:10]}."
         )
-    if decide:
-        return _with_two_classes(torch.as_tensor(np.asarray(decide(inputs)))), where
-    shares = np.clip(np.asarray(estimator.predict_proba(inputs)), _LEAST, None)
-    return torch.as_tensor(np.log(shares)), where
+    said = decide(inputs) if decide else estimator.predict_proba(inputs)
+    said = np.asarray(said) if decide else np.log(np.clip(said, _LEAST, None))
+    logits = _with_two_classes(torch.as_tensor(said))
+    columns = logits.shape[1]
+    if columns != len(classes) or (decide and columns > 2 and _is_of_pairs(estimator)):
+        raise ConfigError(
+            f"The {type(estimator).__name__} has {columns} columns for {len(classes)} "
+            "classes, or one for each pair of classes, and one for each class is wanted. "
+            'Set decision_function_shape="ovr", or score its records by from_signal.'
+        )
+    return logits, where
+
+
+def _is_of_pairs(estimator: Any) -> bool:
+    """Say whether its decisions, or those of the estimator inside, are one-vs-one."""
+    inner = [getattr(estimator, name, None) for name in _INSIDE]
+    inner += [last for _, last in getattr(estimator, "steps", ())[-1:]]
+    is_own = getattr(estimator, "decision_function_shape", "ovr") == "ovo"
+    return is_own or any(_is_of_pairs(one) for one in inner if one is not None)
 
 
 def _with_two_classes(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Return logits of classes: one logit is that of the second of two."""
-    if logits.ndim == 2 and logits.shape[1] == 1:
-        logits = logits[:, 0]
-    return (
-        torch.stack([torch.zeros_like(logits), logits], -1)
-        if logits.ndim == 1
-        else logits
-    )
+    if logits.shape[1:].numel() != 1:
+        return logits
+    second = logits.flatten()
+    return torch.stack([torch.zeros_like(second), second], -1)
 
 
 def refitted(
@@ -228,14 +252,19 @@ def refitted(
         seed: Of the halves: a fair coin for each model and record.
 
     Raises:
-        ConfigError: All models say the same of every record.
+        ConfigError: There are too few models, or all say the same of every record.
     """
+    if shadows < FEWEST_SHADOWS or seed < 0:
+        raise ConfigError(
+            f"shadows={shadows} and seed={seed} were asked for. Let fit make at least "
+            f"{FEWEST_SHADOWS} models (16 already help), by a seed of at least 0."
+        )
     halves = np.random.default_rng(seed).random((shadows, len(records))) < 0.5
     signals = []
     for half in halves:
         chosen = records.at(np.flatnonzero(half))
         signals.append(signal_of(fit(chosen.alone, chosen.labels), records)[0])
-    if shadows > 1 and not np.ptp(signals, axis=0).any():
+    if not np.ptp(signals, axis=0).any():
         raise ConfigError(
             f"The {shadows} models that fit returned say the same of every record, though "
             "each was given another half of them. Let it train a new model on what it is "

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
+from scipy.special import bdtrc
 
 from privaudit.auditing.attack_result import (
     AttackResult,
@@ -173,7 +174,7 @@ def _parts(score: Any) -> Iterator[Any]:
 
 HALF = "median of the client's scores: half of its records are guessed members"
 _LONGEST = 60  # characters of a name
-_SURPLUS = 6  # standard deviations of a fair coin
+_HARDLY = 1e-9  # chance, as of six standard deviations of a fair coin
 
 
 @dataclass(frozen=True)
@@ -204,10 +205,10 @@ def audit_scores(table: ScoreTable, declared: Declared | None = None) -> Audit:
     report, gate, compare and export take as they take any run.
 
     Raises:
-        ConfigError: A name is none.
+        ConfigError: A name is none; a library's split, or a fair coin, did not choose
+            these members; a group of members has another by a slip; or the scores are
+            all the same number, or members' those of non-members.
         UnknownNameError: There is no such sampling.
-        ConfigError: A library's split, or a fair coin, did not choose these members; or
-            the scores are all the same number, or members' those of non-members.
     """
     said = declared or Declared()
     for what, words in (
@@ -217,19 +218,13 @@ def audit_scores(table: ScoreTable, declared: Declared | None = None) -> Audit:
     ):
         _check_name(what, words)
     _refuse_nothing(table)
-    coin = None
-    if said.sampling != "coin":
-        named = table.client, table.names
-        coin = drawn_by(said.sampling, table.is_member, *named)
-    ledger = Ledger(
-        table.client,
-        table.is_member,
-        group=table.group,
-        coin=coin,
-        cluster=table.cluster,
-    )
+    named = table.is_member, table.client, table.names
+    coin = None if said.sampling == "coin" else drawn_by(said.sampling, *named)
+    ledger = Ledger(table.client, table.is_member, (), table.group, coin, table.cluster)
     if said.sampling == "coin":
         _refuse_no_coin(ledger)
+    if said.sampling in ("coin", "split"):
+        _refuse_slips(table, is_fair=said.sampling == "coin")
     config = ScoredConfig(
         clients=len(table.clients),
         sampling=ledger.sampling,
@@ -274,13 +269,51 @@ def _refuse_no_coin(ledger: Ledger) -> None:
     for number in range(len(ledger.clients)):
         drawn = ledger.is_member[tossed][ledger.owner[tossed] == number]
         members, count = int(drawn.sum()), len(drawn)
-        if abs(2 * members - count) > _SURPLUS * count**0.5:
+        if _is_hardly_chance(max(members, count - members), count, 0.5):
             raise ConfigError(
                 f"{members} of {count} of a client's records are members, and a fair coin "
                 "for each was declared, which gives such a share less than once in 10^8 "
                 'times. Give all records that it was tossed for, or declare "population" '
                 'of two random samples, "split" of a random split.'
             )
+
+
+def _refuse_slips(table: ScoreTable, *, is_fair: bool) -> None:
+    """Refuse groups of members or of others alone, but for few of both by a slip.
+
+    Of k records that were drawn one by one, p of the client's, p^k + (1 - p)^k of groups
+    are alike; p = 1/2 of a fair coin.
+    """
+    if table.cluster is None:
+        return
+    first, group, sizes = np.unique(
+        table.cluster, return_inverse=True, return_counts=True
+    )
+    members, several = np.bincount(group, table.is_member), sizes > 1
+    is_mixed = (members > 0) & (members < sizes)
+    drawn = np.bincount(table.client, table.is_member) / np.bincount(table.client)
+    share = np.full(len(first), 0.5) if is_fair else drawn[table.client[first]]
+    chances = (share**sizes + (1 - share) ** sizes)[several]
+    alike, count = int((several & ~is_mixed).sum()), len(chances)
+    if _is_hardly_chance(alike, count, float(chances.mean())):
+        places = np.flatnonzero(group == is_mixed.argmax())
+        names = places if table.names is None else table.names[places]
+        raise ConfigError(
+            f"{alike} of {count} groups are of members or of others alone, which records "
+            "that are drawn one by one give less than once in 10^8 times. But of the "
+            f"group of the records {shown(', '.join(map(str, names)))} "
+            f"{int(members[is_mixed.argmax()])} of {len(places)} are members. Correct "
+            "their member or group, or leave out the odd ones."
+        )
+
+
+def _is_hardly_chance(found: int, count: int, chance: float) -> bool:
+    """Say whether chance gives so many of a count, or more, less than once in 10^9 times.
+
+    Of unlike chances, their mean gives a bound: Hoeffding, "On the distribution of the number
+    of successes in independent trials", Annals of Mathematical Statistics 27, 1956.
+    """
+    return bool(bdtrc(found - 1, count, chance) < _HARDLY)
 
 
 def _beyond(

@@ -916,6 +916,20 @@ def sign_turned(auroc: Estimate) -> Estimate:
     return replace(auroc, value=1 - auroc.value, low=1 - auroc.high, high=1 - auroc.low)
 
 
+def leaks_over_seeds(aurocs: Sequence[float]) -> tuple[list[float], bool]:
+    """Return AUROCs of a setting's seeds, and whether their sign was turned.
+
+    It is if their mean is below 0.5 by more than chance: else a setting whose members
+    have the lower scores would pass for one that leaks less.
+
+    Example:
+        >>> leaks_over_seeds([0.25, 0.125, 0.25])
+        ([0.75, 0.875, 0.75], True)
+    """
+    turned = mean_with_t(aurocs).high < 0.5
+    return [1 - value if turned else value for value in aurocs], turned
+
+
 def pooled_auroc(
     groups: Sequence[tuple[Shaped[np.ndarray, " _"], Shaped[np.ndarray, " _"]]],
     population: Literal["these", "new"] = "these",

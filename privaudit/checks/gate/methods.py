@@ -52,7 +52,7 @@ from privaudit.execution.sweeps import SWEEPS
 from privaudit.runs.own_files import write_output
 from privaudit.runs.run import runs_folder, shared_place
 from privaudit.statistics.comparisons import p_value_within
-from privaudit.statistics.estimate import mean_with_t, paired_difference
+from privaudit.statistics.estimate import paired_difference
 from privaudit.statistics.paired_t import (
     FEWEST,
     PairedJudgement,
@@ -60,6 +60,7 @@ from privaudit.statistics.paired_t import (
     planned_looks,
 )
 from privaudit.statistics.progress import Phase, Watcher
+from privaudit.statistics.roc import leaks_over_seeds
 
 _SHADOWS, _PURPOSE = 8, "method"  # by default; what a signature is for
 
@@ -115,13 +116,8 @@ class SeedNumbers(BaseModel):
             ) from None
 
     def column(self, method: int, count: int) -> list[float]:
-        """Return a method's AUROCs, turned if they lie below 0.5 by more than chance.
-
-        Else one that falls from 0.5 to 0 would pass: its members have the lower scores.
-        """
-        values = [row[method] for row in self.aurocs[:count]]
-        is_turned = mean_with_t(values).high < 0.5
-        return [1 - value for value in values] if is_turned else values
+        """Return a method's AUROCs, as :func:`leaks_over_seeds` turns them."""
+        return leaks_over_seeds([row[method] for row in self.aurocs[:count]])[0]
 
 
 @dataclass(frozen=True)
@@ -380,18 +376,13 @@ def _result(
         f"margin {margin:g}.{_more(found, pairs, kept)}",
     )
     return MethodGate(
-        run=method.text,
-        baseline=against,
-        paired="seed",
-        settings=replace(method.settings, guarantees=False),
-        checks=(check,),
+        run=method.text, baseline=against, paired="seed",
+        settings=replace(method.settings, guarantees=False), checks=(check,),
         assurance=Assurance("unproved", "methods compared", _NOT_PROVED),
-        notes=(_planned_by(pairs, kept),),
-        looks=kept.looks,
+        notes=(_planned_by(pairs, kept),), looks=kept.looks,
         seeds=tuple(range(pairs.first_seed, pairs.first_seed + count)),
-        aurocs=tuple(zip(*sides, strict=True)),
-        further=found.further,
-    )
+        aurocs=tuple(zip(*sides, strict=True)), further=found.further,
+    )  # fmt: skip
 
 
 _NOT_PROVED = (

@@ -18,6 +18,7 @@ from privaudit.runs.ledger import Ledger
 from privaudit.runs.run import Run
 from privaudit.runs.utility import measure_tests
 from privaudit.statistics.estimate import paired_difference
+from privaudit.statistics.roc import leaks_over_seeds
 
 _SPLIT_FIELDS = (  # what a split and its coins follow from
     "seed", "dataset", "data", "clients", "partition", "alpha", "shards", "sizes",
@@ -132,8 +133,7 @@ def check_made_alike(
     """
     for name in attacks:
         ours, theirs = (
-            first.attack_result(name)["settings"],
-            second.attack_result(name)["settings"],
+            audit.attack_result(name)["settings"] for audit in (first, second)
         )
         if ours != theirs:
             raise IncompatibleRunsError(
@@ -252,11 +252,9 @@ def measure_pair(
 ) -> list[Measured]:
     """Return every metric, with records as replicates."""
     found = measure_attacks(first, second, attacks)
-    return (
-        [*found, *measure_utility(*pair_tests(first.run, second.run))]
-        if utility
-        else found
-    )
+    if utility:
+        found += measure_utility(*pair_tests(first.run, second.run))
+    return found
 
 
 def measure_attacks(
@@ -296,17 +294,20 @@ def measure_seeds(
 
     The values are those that the audits stored, each on its own run's records.
     """
-    first_values, second_values = (
-        [_values(pair[side], attacks, utility) for pair in audits] for side in (0, 1)
-    )
+    values = [[_values(one, attacks, utility) for one in pair] for pair in audits]
     found = []
-    for metric, of in first_values[0]:
-        first, second = (
-            [v[metric, of] for v in values] for values in (first_values, second_values)
+    for metric, of in values[0][0]:
+        sides = (
+            [one[metric, of] for one in side] for side in zip(*values, strict=True)
         )
-        interval_at = partial(paired_difference, first, second)
+        (first, turned), (second, other_turned) = (
+            leaks_over_seeds(side) if metric.of_scores else (side, False)
+            for side in sides
+        )
         means = float(np.mean(first)), float(np.mean(second))
-        found.append(Measured(metric, of, PairedNumbers(*means, interval_at)))
+        interval_at = partial(paired_difference, first, second)
+        numbers = PairedNumbers(*means, interval_at, (turned, other_turned))
+        found.append(Measured(metric, of, numbers))
     return found
 
 

@@ -34,7 +34,7 @@ from privaudit.statistics.dominance import (
     find_front,
 )
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
-from privaudit.statistics.roc import Groups, tpr_over_seeds
+from privaudit.statistics.roc import Groups, leaks_over_seeds, tpr_over_seeds
 
 Key = tuple[str, float | None]  # a cell's mode and epsilon
 
@@ -140,23 +140,14 @@ class SweepPoint:
         assert seed is not None  # a sweep names its seeds
         members, others = (np.concatenate(side) for side in zip(*groups, strict=True))
         return cls(
-            mode=mode,
-            epsilon=epsilon,
-            seed=seed,
-            success=result.success,
-            auroc=result.auroc,
-            local=utility.local,
-            neighbour=utility.neighbour,
-            gain=utility.gain,
-            certified=audit.certified_epsilon,
-            guarantee=guarantee_of(audit.certificate),
-            attack=result.attack,
-            metric=utility.metric,
-            study=study_of(audit),
-            computed=Provenance.of(audit.run.header),
-            scores=(members, others),
+            mode=mode, epsilon=epsilon, seed=seed, success=result.success,
+            auroc=result.auroc, local=utility.local, neighbour=utility.neighbour,
+            gain=utility.gain, certified=audit.certified_epsilon,
+            guarantee=guarantee_of(audit.certificate), attack=result.attack,
+            metric=utility.metric, study=study_of(audit),
+            computed=Provenance.of(audit.run.header), scores=(members, others),
             others={m.code: m.shown(result) for m in other_metrics()},
-        )
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -173,6 +164,8 @@ class SweepCell:
         tpr: True-positive rate at a false-positive rate of 1 %, of all seeds' records
             at one threshold; None where no scores were kept.
         others: Means of other metrics of attacks by code, of those in all its runs.
+        turned: Whether members have the lower scores: AUROC and change are those of the
+            scores with the sign turned.
     """
 
     mode: str
@@ -188,6 +181,7 @@ class SweepCell:
     certified: float | None
     tpr: Estimate | None
     others: Mapping[str, Estimate] = field(default_factory=dict)
+    turned: bool = False
 
     @property
     def name(self) -> str:
@@ -238,18 +232,18 @@ def _cell(
     points = groups[key]
     proved = [p.certified for p in points if p.certified is not None]
     scores = [p.scores for p in points if p.scores is not None]
-    compared = reference != key
+    compared, (leaks, turned) = reference != key, _leaks(points)
     return SweepCell(
         mode=key[0],
         epsilon=key[1],
         seeds=_seeds(points),
         success=mean_with_t([p.success.value for p in points]),
-        auroc=mean_with_t([p.auroc.value for p in points]),
+        auroc=mean_with_t([*leaks.values()]),
         local=mean_with_t([p.local.value for p in points]),
         neighbour=_mean([p.neighbour for p in points]),
         gain=_mean([p.gain for p in points]),
         reference=reference if compared else None,
-        change=_change(points, groups[reference], differences) if compared else None,
+        change=_change(leaks, groups[reference], differences) if compared else None,
         certified=max(proved) if len(proved) == len(points) else None,
         tpr=tpr_over_seeds(scores) if len(scores) == len(points) else None,
         others={
@@ -257,6 +251,7 @@ def _cell(
             for m in other_metrics()
             if all(m.code in p.others for p in points)
         },
+        turned=turned,
     )
 
 
@@ -278,18 +273,21 @@ def _seeds(points: Sequence[SweepPoint]) -> tuple[int, ...]:
 
 
 def _change(
-    points: Sequence[SweepPoint], reference: Sequence[SweepPoint], differences: int
+    leaks: Mapping[int, float], reference: Sequence[SweepPoint], differences: int
 ) -> Estimate | None:
     """Return the paired difference; all of a table's hold together (Bonferroni)."""
-    there = {p.seed: p.auroc.value for p in reference}
-    shared = [p for p in points if p.seed in there]
+    there, _ = _leaks(reference)
+    shared = [seed for seed in leaks if seed in there]
     if len(shared) < 2:
         return None
-    return paired_difference(
-        [p.auroc.value for p in shared],
-        [there[p.seed] for p in shared],
-        confidence=1 - 0.05 / differences,
-    )
+    first, second = ([side[seed] for seed in shared] for side in (leaks, there))
+    return paired_difference(first, second, confidence=1 - 0.05 / differences)
+
+
+def _leaks(points: Sequence[SweepPoint]) -> tuple[dict[int, float], bool]:
+    """Return AUROCs of a cell by seed, and whether all are turned."""
+    leaks, turned = leaks_over_seeds([point.auroc.value for point in points])
+    return dict(zip((point.seed for point in points), leaks, strict=True)), turned
 
 
 Rounds = tuple[tuple[MechanismEvent, ...], ...]
@@ -393,13 +391,8 @@ def compose(spent: Sequence[Spent]) -> Composed | None:
     rounds = [events for one in private for events in one.rounds]
     proved = certify(rounds, private[0].view, delta).epsilon
     summed = sum(epsilons)
-    return Composed(
-        runs=len(private),
-        largest=max(epsilons),
-        summed=summed,
-        epsilon=summed if proved is None else proved,
-        delta=delta,
-    )
+    epsilon = summed if proved is None else proved
+    return Composed(len(private), max(epsilons), summed, epsilon, delta)
 
 
 def describe(cost: SearchCost) -> list[str]:
@@ -521,8 +514,12 @@ class Tradeoff:
     def remarks(self) -> list[str]:
         """Say how cells were compared, and what the search cost."""
         count, front = len(self.cells), self.front
+        cells = (*self.cells, *self.reported)
+        lower = "; ".join(dict.fromkeys(cell.name for cell in cells if cell.turned))
         said = [
             self.bargain,
+            f"Members have the lower scores in {lower}: AUROCs are those of the scores "
+            "with the sign turned." * bool(lower),
             "A cell is dominated if another leaks less, or is more use, by more than "
             f"the margin (AUROC {front.margins.leak:g}, utility {front.margins.utility:g}) "
             "and is not worse by more than the margin in the other: paired by seed, "
@@ -620,12 +617,10 @@ def judge_sweep(
 def replicates_of(
     cell: SweepCell, points: Sequence[SweepPoint]
 ) -> dict[int, tuple[float, float]]:
-    """Return AUROC and utility of a cell's runs by seed."""
-    return {
-        point.seed: (point.auroc.value, point.local.value)
-        for point in points
-        if (point.mode, point.epsilon) == (cell.mode, cell.epsilon)
-    }
+    """Return AUROC, turned if the cell's is, and utility of a cell's runs by seed."""
+    own = [p for p in points if (p.mode, p.epsilon) == (cell.mode, cell.epsilon)]
+    leaks, _ = _leaks(own)
+    return {point.seed: (leaks[point.seed], point.local.value) for point in own}
 
 
 def _named(points: Sequence[SweepPoint]) -> str:

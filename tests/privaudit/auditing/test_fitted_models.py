@@ -1,15 +1,20 @@
 """One call on a fitted model, of three libraries."""
 
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 from transformers import (
     BertConfig,
@@ -19,7 +24,7 @@ from transformers import (
 )
 
 from privaudit import Auditor
-from privaudit.auditing.fitted_models import LabelledRecords, signal_of
+from privaudit.auditing.fitted_models import ASKED_AT_ONCE, LabelledRecords, signal_of
 from privaudit.core.errors import ConfigError
 from privaudit.report.attack_strength import strength_of
 
@@ -27,6 +32,12 @@ DRAWN = np.random.default_rng(0)
 X = DRAWN.normal(size=(400, 8)).astype(np.float32)
 Y = DRAWN.integers(3, size=400)  # nothing to learn: who knows a label has seen it
 IS_IN = DRAWN.random(400) < 0.5
+SIGMOID = torch.nn.Sequential(torch.nn.Linear(8, 1), torch.nn.Sigmoid())
+PAIRS = SVC(decision_function_shape="ovo")
+SEARCH = GridSearchCV(clone(PAIRS), {"C": [1.0]}, cv=2)
+OF_PAIRS: list[Any] = [PAIRS, make_pipeline(StandardScaler(), clone(PAIRS)), SEARCH]
+SIX: Any = {"decision_function": lambda x: np.zeros((len(x), 6))}
+WIDE = SimpleNamespace(classes_=np.arange(3), **SIX)
 MEMBERS, OTHERS = (X[IS_IN], Y[IS_IN]), (X[~IS_IN], Y[~IS_IN])
 
 
@@ -114,6 +125,21 @@ def test_one_logit_is_that_of_the_second_class() -> None:
     np.testing.assert_allclose(signal, np.where(Y % 2, logit, -logit), rtol=1e-5)
 
 
+def test_logits_of_some_records_may_lie_between_0_and_1() -> None:
+    x = torch.cat([torch.full((ASKED_AT_ONCE, 1), 0.5), torch.tensor([[2.0]])])
+    records = LabelledRecords.of((x, np.ones(len(x), int)))
+    signal, _ = signal_of(torch.nn.Identity(), records)
+    np.testing.assert_allclose(signal, x[:, 0], rtol=1e-6)
+
+
+def test_one_against_one_of_two_classes_is_one_decision() -> None:
+    records = LabelledRecords.of((X, Y % 2))
+    pairs, rest = (
+        signal_of(m.fit(X, Y % 2), records)[0] for m in (clone(PAIRS), SVC())
+    )
+    np.testing.assert_array_equal(pairs, rest)
+
+
 SMALL: dict[str, Any] = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -175,6 +201,7 @@ NET = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
     [
         (NET, MEMBERS, OTHERS, "training mode"),
         (Pair(8, 3), MEMBERS, OTHERS, "returned a tuple"),
+        (SIGMOID, (X, Y % 2), (X, Y % 2), "800 outputs .* without its last Sigmoid"),
         (object(), MEMBERS, OTHERS, "from_signal"),
         (KNeighborsClassifier(), MEMBERS, OTHERS, "fitted classifier"),
         (torch.nn.Linear(8, 3), X, OTHERS, "Give \\(inputs, labels\\)"),
@@ -187,6 +214,8 @@ NET = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
             (X[:2], np.array([0, 7])),
             "1 records have a label that the model was not fitted on",
         ),
+        (WIDE, MEMBERS, OTHERS, "has 6 columns for 3 classes"),
+        *((one.fit(X, Y), MEMBERS, OTHERS, "one for each pair") for one in OF_PAIRS),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_sentence(
@@ -196,7 +225,22 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
         Auditor.from_model(model, members, others)
 
 
-def test_shadow_models_that_ignore_their_data_are_no_all_clear() -> None:
+TOO_FEW = r"at least 5 models .* a seed of at least 0"
+
+
+@pytest.mark.parametrize(
+    ("asked", "fitted", "said"),
+    [
+        ({"sampling": "coin"}, 16, "say the same of every record"),
+        *(({"shadows": count}, 0, TOO_FEW) for count in (-1, 0, 4)),
+        ({"seed": -1}, 0, TOO_FEW),
+    ],
+)
+def test_shadow_models_that_are_too_few_or_ignore_their_data_are_no_all_clear(
+    asked: dict[str, Any], fitted: int, said: str
+) -> None:
     model = LogisticRegression().fit(X, Y)
-    with pytest.raises(ConfigError, match="say the same of every record"):
-        Auditor.from_model(model, MEMBERS, OTHERS, lambda x, y: model, sampling="coin")
+    fit = Mock(return_value=model)
+    with pytest.raises(ConfigError, match=said):
+        Auditor.from_model(model, MEMBERS, OTHERS, fit, **asked)
+    assert fit.call_count == fitted

@@ -19,6 +19,7 @@ from privaudit.evaluation.tradeoff.result import (
 )
 from privaudit.report.sweep import epsilon_curves, tradeoff_plane, write_sweep
 from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit.statistics.roc import sign_turned
 from tests.privaudit.made_audits import make_audit
 from tests.privaudit.report.test_page import Page
 
@@ -31,19 +32,11 @@ def found(
     mode: str, epsilon: float | None, seed: int, success: float = 0.5
 ) -> SweepPoint:
     return SweepPoint(
-        mode=mode,
-        epsilon=epsilon,
-        seed=seed,
-        success=exactly(success),
-        auroc=exactly(0.6),
-        local=exactly(0.8),
-        neighbour=exactly(0.4),
-        gain=exactly(0.1),
-        certified=None if mode == "published-paper" else epsilon,
-        guarantee="",
-        attack="",
-        metric="accuracy",
-    )
+        mode=mode, epsilon=epsilon, seed=seed, success=exactly(success),
+        auroc=exactly(0.6), local=exactly(0.8), neighbour=exactly(0.4),
+        gain=exactly(0.1), certified=None if mode == "published-paper" else epsilon,
+        guarantee="", attack="", metric="accuracy",
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -158,11 +151,11 @@ def test_differences_are_to_the_same_mode_without_noise_paired_by_seed() -> None
 
 
 def test_a_mode_without_a_run_without_noise_is_compared_with_the_first_row() -> None:
-    points = at_levels({("sound", 8.0): 0.7, ("sound", 1.0): 0.5, ("other", 1.0): 0.4})
+    points = at_levels({("sound", 8.0): 0.7, ("sound", 1.0): 0.5, ("other", 1.0): 0.6})
     cells = aggregate(points)
     assert [cell.reference for cell in cells] == [None, ("sound", 8.0), ("sound", 8.0)]
     assert cells[2].change is not None
-    assert cells[2].change.value == pytest.approx(-0.3)
+    assert cells[2].change.value == pytest.approx(-0.1)
 
 
 @pytest.mark.parametrize(
@@ -401,6 +394,12 @@ def test_what_to_take_for_little_utility_is_said_with_its_interval(
     assert "95&nbsp;% ellipses" in (tmp_path / "sweep.html").read_text()
     same = judge_sweep([p for p in points if p.mode != "dp-fpl"])
     assert same.bargain.startswith("No setting is shown to leak less than promptfl")
+    lower = [replace(p, auroc=sign_turned(p.auroc)) for p in points[:6]]
+    turned = judge_sweep([*lower, *points[6:]])
+    assert turned.bargain == made.bargain
+    assert turned.front.not_dominated == made.front.not_dominated
+    assert [cell.turned for cell in turned.cells] == [True, False, False]
+    assert "lower scores in promptfl, no ε: AUROCs are" in turned.remarks()[1]
 
 
 def test_an_undecided_cell_says_how_many_more_seeds_decide() -> None:

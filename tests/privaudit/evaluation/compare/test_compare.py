@@ -1,3 +1,4 @@
+import copy
 import json
 import shutil
 from dataclasses import replace
@@ -18,7 +19,11 @@ from privaudit.core.errors import (
 )
 from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.evaluation.compare.compare import MetricChange, compare
-from privaudit.evaluation.compare.measured import check_pairable, measure_pair
+from privaudit.evaluation.compare.measured import (
+    check_pairable,
+    measure_pair,
+    measure_seeds,
+)
 from privaudit.evaluation.metric import Side
 from privaudit.recording.recorder import Recorder
 from privaudit.runs.ledger import Coin, Ledger
@@ -193,6 +198,22 @@ def test_members_with_the_lower_scores_are_as_easily_distinguished(runs: Path) -
     assert entry.sentence.endswith(
         "lower scores in the first: that is the number with the sign turned."
     )
+
+
+def test_seeds_whose_members_have_the_lower_scores_leak_more(runs: Path) -> None:
+    (audit,) = audits_of("promptfl-0")
+
+    def stored(auroc: float) -> StoredAudit:
+        changed = replace(audit, contents=copy.deepcopy(dict(audit.contents)))
+        changed.attack_result("loss-threshold")["auroc"]["value"] = auroc
+        return changed
+
+    audits = [(stored(a), stored(0.6 - a)) for a in (0.1, 0.12, 0.11)]
+    auroc, *_ = measure_seeds(audits, ["loss-threshold"], utility=False)
+    numbers = auroc.numbers
+    assert (numbers.first, numbers.second) == pytest.approx((0.89, 0.49))
+    assert numbers.turned == (True, False)
+    assert numbers.interval_at(0.95).low > 0.3
 
 
 def test_seeds_are_the_replicates_of_a_setting(runs: Path) -> None:
