@@ -188,9 +188,14 @@ class PlayedScenario:
         pairs = list(zip(targets, scores, strict=True))
         joined = [self._beside_truth(target, scored) for target, scored in pairs]
         return evaluate_scores(
-            name, repr(attack), attack.threshold, joined, package_of(name),
-            self.run.sampling, self.limits,
-        )  # fmt: skip
+            name,
+            repr(attack),
+            attack.threshold,
+            joined,
+            package_of(name),
+            self.run.sampling,
+            self.limits,
+        )
 
     @property
     def shadowed(self) -> Sequence[Target]:

@@ -159,10 +159,15 @@ def pool_audits(
         bool(looks),
     )
     return Audit(
-        run=run, scenario=replace(first.scenario, name=OF_SCORES.name), results=results,
-        utility=_utility([audit.utility for audit in audits]), seed=first.seed,
-        budget=first.budget, computed=first.computed, parts={POOL.name: part},
-    )  # fmt: skip
+        run=run,
+        scenario=replace(first.scenario, name=OF_SCORES.name),
+        results=results,
+        utility=_utility([audit.utility for audit in audits]),
+        seed=first.seed,
+        budget=first.budget,
+        computed=first.computed,
+        parts={POOL.name: part},
+    )
 
 
 def _stacked(audits: Sequence[Audit], attack: str) -> list[ClientScores]:

@@ -121,10 +121,19 @@ def _draw_series(
     values = np.array([estimate.value for _, estimate in points])
     bars = np.hstack([errors(estimate) for _, estimate in points])
     axes.errorbar(
-        x, values, yerr=bars, fmt=_MARKERS[index % len(_MARKERS)],
-        linestyle=line_style(index), color=colour(index), markersize=5.5,
-        elinewidth=1.1, capsize=2, linewidth=1.5, label=cells[0].mode, zorder=3,
-    )  # fmt: skip
+        x,
+        values,
+        yerr=bars,
+        fmt=_MARKERS[index % len(_MARKERS)],
+        linestyle=line_style(index),
+        color=colour(index),
+        markersize=5.5,
+        elinewidth=1.1,
+        capsize=2,
+        linewidth=1.5,
+        label=cells[0].mode,
+        zorder=3,
+    )
     for position, estimate in points:
         text = value_text(cells[0].mode, axes.get_ylabel(), estimate)
         spot(axes, position, estimate.value, text)
@@ -242,12 +251,18 @@ def plane_alt(found: Tradeoff) -> str:
 def _cross(axes: Axes, cell: SweepCell, mode: int, stays: bool) -> None:
     x, y = cell.auroc, cell.local
     axes.errorbar(
-        x.value, y.value, xerr=errors(x), yerr=errors(y),
-        fmt=_MARKERS[mode % len(_MARKERS)], color=colour(mode), markersize=7.5,
+        x.value,
+        y.value,
+        xerr=errors(x),
+        yerr=errors(y),
+        fmt=_MARKERS[mode % len(_MARKERS)],
+        color=colour(mode),
+        markersize=7.5,
         markerfacecolor=colour(mode) if stays else "white",
-        elinewidth=1.2 if stays else 0.7, alpha=1.0 if stays else 0.75,
+        elinewidth=1.2 if stays else 0.7,
+        alpha=1.0 if stays else 0.75,
         zorder=4 if stays else 3,
-    )  # fmt: skip
+    )
 
 
 def _staircase(axes: Axes, cells: Sequence[SweepCell]) -> None:

@@ -296,13 +296,19 @@ def make_baseline(
         tests = score_tests(run)
         metric, arrays[UTILITY], arrays[OWN] = tests.metric, tests.scores, tests.own
     return Baseline(
-        run=run.name, scenario=scenario,
+        run=run.name,
+        scenario=scenario,
         settings={k: v for k, v in run.config.described().items() if k != "seed"},
-        hashes=hashes_of(run, ledger), attacks=attacks,
-        gate=settings or GateSettings(scenario=scenario), tool=tool_of(run, scenario),
-        revision=revision_of(), made=datetime.now(UTC).isoformat(timespec="seconds"),
-        guarantees=stated_of(run), metric=metric, arrays=arrays,
-    )  # fmt: skip
+        hashes=hashes_of(run, ledger),
+        attacks=attacks,
+        gate=settings or GateSettings(scenario=scenario),
+        tool=tool_of(run, scenario),
+        revision=revision_of(),
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        guarantees=stated_of(run),
+        metric=metric,
+        arrays=arrays,
+    )
 
 
 def tool_of(run: Run, scenario: str) -> str | None:

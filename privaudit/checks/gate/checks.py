@@ -277,10 +277,15 @@ def changes(
     for one in measured:
         setting, margin = margin_of(one.metric, settings)
         yield GateQuestion(
-            name=one.name, about=one.about, setting=setting, limit=margin,
-            now=one.numbers.first, before=one.numbers.second,
-            interval_at=one.numbers.interval_at, note=TURNED_SIDES[one.numbers.turned],
-        )  # fmt: skip
+            name=one.name,
+            about=one.about,
+            setting=setting,
+            limit=margin,
+            now=one.numbers.first,
+            before=one.numbers.second,
+            interval_at=one.numbers.interval_at,
+            note=TURNED_SIDES[one.numbers.turned],
+        )
 
 
 def margin_of(metric: Metric[Any], settings: GateSettings) -> tuple[str, float]:

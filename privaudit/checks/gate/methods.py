@@ -376,13 +376,18 @@ def _result(
         f"margin {margin:g}.{_more(found, pairs, kept)}",
     )
     return MethodGate(
-        run=method.text, baseline=against, paired="seed",
-        settings=replace(method.settings, guarantees=False), checks=(check,),
+        run=method.text,
+        baseline=against,
+        paired="seed",
+        settings=replace(method.settings, guarantees=False),
+        checks=(check,),
         assurance=Assurance("unproved", "methods compared", _NOT_PROVED),
-        notes=(_planned_by(pairs, kept),), looks=kept.looks,
+        notes=(_planned_by(pairs, kept),),
+        looks=kept.looks,
         seeds=tuple(range(pairs.first_seed, pairs.first_seed + count)),
-        aurocs=tuple(zip(*sides, strict=True)), further=found.further,
-    )  # fmt: skip
+        aurocs=tuple(zip(*sides, strict=True)),
+        further=found.further,
+    )
 
 
 _NOT_PROVED = (

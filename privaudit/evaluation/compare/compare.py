@@ -234,18 +234,27 @@ def _judge(
     is_primary: bool,
 ) -> list[MetricChange]:
     """Return what may be said, corrected for the number of these metrics."""
-    chosen: dict[Side, Sampling] = {"leak": sampling, "utility": "coin"}
     differences = [
-        Difference(m.name, m.numbers.interval_at, margins[m.about], chosen[m.about])
+        Difference(
+            m.name,
+            m.numbers.interval_at,
+            margins[m.about],
+            sampling if m.about == "leak" else "coin",
+        )
         for m in measured
     ]
     return [
         MetricChange(
-            m.name, m.about, m.numbers.first, m.numbers.second, change, is_primary,
+            m.name,
+            m.about,
+            m.numbers.first,
+            m.numbers.second,
+            change,
+            is_primary,
             m.numbers.turned,
         )
         for m, change in zip(measured, judge_changes(differences, alpha), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _load(runs: Runs, folder: str | Path | None) -> list[Run]:

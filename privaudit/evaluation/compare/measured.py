@@ -133,7 +133,8 @@ def check_made_alike(
     """
     for name in attacks:
         ours, theirs = (
-            audit.attack_result(name)["settings"] for audit in (first, second)
+            first.attack_result(name)["settings"],
+            second.attack_result(name)["settings"],
         )
         if ours != theirs:
             raise IncompatibleRunsError(
@@ -252,9 +253,11 @@ def measure_pair(
 ) -> list[Measured]:
     """Return every metric, with records as replicates."""
     found = measure_attacks(first, second, attacks)
-    if utility:
-        found += measure_utility(*pair_tests(first.run, second.run))
-    return found
+    return (
+        [*found, *measure_utility(*pair_tests(first.run, second.run))]
+        if utility
+        else found
+    )
 
 
 def measure_attacks(

@@ -140,14 +140,23 @@ class SweepPoint:
         assert seed is not None  # a sweep names its seeds
         members, others = (np.concatenate(side) for side in zip(*groups, strict=True))
         return cls(
-            mode=mode, epsilon=epsilon, seed=seed, success=result.success,
-            auroc=result.auroc, local=utility.local, neighbour=utility.neighbour,
-            gain=utility.gain, certified=audit.certified_epsilon,
-            guarantee=guarantee_of(audit.certificate), attack=result.attack,
-            metric=utility.metric, study=study_of(audit),
-            computed=Provenance.of(audit.run.header), scores=(members, others),
+            mode=mode,
+            epsilon=epsilon,
+            seed=seed,
+            success=result.success,
+            auroc=result.auroc,
+            local=utility.local,
+            neighbour=utility.neighbour,
+            gain=utility.gain,
+            certified=audit.certified_epsilon,
+            guarantee=guarantee_of(audit.certificate),
+            attack=result.attack,
+            metric=utility.metric,
+            study=study_of(audit),
+            computed=Provenance.of(audit.run.header),
+            scores=(members, others),
             others={m.code: m.shown(result) for m in other_metrics()},
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -391,8 +400,13 @@ def compose(spent: Sequence[Spent]) -> Composed | None:
     rounds = [events for one in private for events in one.rounds]
     proved = certify(rounds, private[0].view, delta).epsilon
     summed = sum(epsilons)
-    epsilon = summed if proved is None else proved
-    return Composed(len(private), max(epsilons), summed, epsilon, delta)
+    return Composed(
+        runs=len(private),
+        largest=max(epsilons),
+        summed=summed,
+        epsilon=summed if proved is None else proved,
+        delta=delta,
+    )
 
 
 def describe(cost: SearchCost) -> list[str]:

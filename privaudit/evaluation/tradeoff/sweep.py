@@ -233,10 +233,15 @@ class _Work:
         self.total += len(runs)
         swept: dict[str, SweptRun] = {}
         finished = perform_runs(
-            perform_cell, runs, self.folder, self.executor, "tradeoff",
-            self.plan.model_dump(mode="json"), watcher=self.watcher,
+            perform_cell,
+            runs,
+            self.folder,
+            self.executor,
+            "tradeoff",
+            self.plan.model_dump(mode="json"),
+            watcher=self.watcher,
             begun=self._tell_begin,
-        )  # fmt: skip
+        )
         with closing(finished):
             for one in finish_all(finished):
                 swept[one.job.name] = one.value
@@ -253,11 +258,19 @@ class _Work:
         if self.watcher is None:
             return
         each = (time.perf_counter() - self.began) / self.done
-        left = each * (self.total - self.done)
-        self.watcher(CellDone(
-            point.mode, point.epsilon, point.seed, self.done, self.total, point.metric,
-            utility=point.local, auroc=point.auroc, seconds_left=left,
-        ))  # fmt: skip
+        self.watcher(
+            CellDone(
+                cell=point.mode,
+                epsilon=point.epsilon,
+                seed=point.seed,
+                done=self.done,
+                total=self.total,
+                metric=point.metric,
+                utility=point.local,
+                auroc=point.auroc,
+                seconds_left=each * (self.total - self.done),
+            )
+        )
 
     def report(self, cells: Sequence[Cell], found: Tradeoff) -> list[SweepPoint]:
         """Train the cells that nothing dominates anew, on seeds of their own."""
