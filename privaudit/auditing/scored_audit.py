@@ -14,11 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
-from privaudit.auditing.attack_result import (
-    AttackResult,
-    ClientScores,
-    evaluate_scores,
-)
+from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.external_models import (
     Array,
