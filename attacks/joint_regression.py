@@ -11,11 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.gradient_regression import (
-    Participation,
-    over_rounds,
-    took_part,
-)
+from privaudit.auditing.gradient_regression import Participation, over_rounds, took_part
 from privaudit.auditing.record_gradients import (
     begins_alone,
     chosen_moves,

@@ -188,11 +188,7 @@ class _AttackModels:
 
 
 def _fit(
-    attack: Shadow,
-    train: _Examples,
-    check: _Examples,
-    classes: int,
-    stream: Stream,
+    attack: Shadow, train: _Examples, check: _Examples, classes: int, stream: Stream
 ) -> _AttackModels:
     """Train until the shadows that train no attack model are guessed no better."""
     model = _AttackModels(train.inputs, classes, attack.hidden, stream)

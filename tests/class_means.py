@@ -33,12 +33,7 @@ class ClassMeans(BaseTrainer):
         return {"means": task.zero_shot}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         classes = one_hot(cohort.labels, len(task.zero_shot)) * cohort.mask[..., None]
         sums = torch.einsum("kbc,kbd->kcd", classes.float(), cohort.features)

@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 
 from privaudit.auditing.attack import Scores, Target
-from privaudit.auditing.attack_result import (
-    AttackResult,
-    ClientScores,
-    evaluate_scores,
-)
+from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.core.seeds import Seeds
 from privaudit.runs.ledger import Ledger
 from privaudit.runs.run import Run

@@ -159,9 +159,7 @@ REFERENCES: Mapping[str, Reference] = {
         _trained("zero-shot", dataset="scenes", model="tiny-llava", **_WRITER), _QUICK
     ),
     "recorded": Reference(
-        _record,
-        {**_BOTH, "server-aggregate": 0, "update-watch": 0},
-        owner=linear_owner,
+        _record, {**_BOTH, "server-aggregate": 0, "update-watch": 0}, owner=linear_owner
     ),
     "scores": Reference(_scored(240, 0.25)),
     "chance": Reference(_scored(1600, 0.0)),

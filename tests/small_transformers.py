@@ -55,11 +55,7 @@ def text_tokenizer(kind: str) -> Any:
     return fast(tokenizer_object=made, model_input_names=inputs, **names)
 
 
-_BERT = (
-    "[CLS] $A [SEP]",
-    "[CLS] $A [SEP] $B:1 [SEP]:1",
-    ("[CLS]", "[SEP]"),
-)
+_BERT = ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ("[CLS]", "[SEP]"))
 _AROUND: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     **dict.fromkeys(ENCODERS, _BERT),
     "roberta": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]", ("[CLS]", "[SEP]")),

@@ -236,11 +236,7 @@ def _clients(
     labels: np.ndarray, scores: np.ndarray, seeds: Seeds
 ) -> list[ClientScores]:
     split = split_records(
-        labels,
-        Dirichlet(10.0),
-        SplitSizes(),
-        clients=10,
-        seeds=seeds,
+        labels, Dirichlet(10.0), SplitSizes(), clients=10, seeds=seeds
     )
     ledger = Ledger.toss(split, seeds)
     found = []

@@ -275,11 +275,7 @@ def test_what_is_no_longer_installed_is_said_to_be_left_out(
     ],
 )
 def test_a_misspelt_attack_is_refused_before_anything_is_loaded(
-    gap_attack: None,
-    attack: str,
-    why: str,
-    cli: Cli,
-    monkeypatch: pytest.MonkeyPatch,
+    gap_attack: None, attack: str, why: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_names = import_module("privaudit.runs.run")
     monkeypatch.setattr(run_names, "latest_runs", None)

@@ -59,15 +59,9 @@ _WHAT_READS = {
     ),
     "preprocessor_config.json": (
         "image_processor_type",
-        {
-            "AutoImageProcessor": "own.OwnPictures",
-            "AutoProcessor": "own.OwnProcessor",
-        },
+        {"AutoImageProcessor": "own.OwnPictures", "AutoProcessor": "own.OwnProcessor"},
     ),
-    "processor_config.json": (
-        "processor_class",
-        {"AutoProcessor": "own.OwnProcessor"},
-    ),
+    "processor_config.json": ("processor_class", {"AutoProcessor": "own.OwnProcessor"}),
 }
 VLM = "vlm-llava"
 _BY_MODEL = ("encoder-bert", "decoder-gpt2", "seq2seq-t5")

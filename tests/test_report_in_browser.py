@@ -21,15 +21,11 @@ from tests.privaudit.made_audits import make_claimed, make_watched, make_writer
 from tests.privaudit.report.test_first_screen import QUESTIONS
 
 pytestmark = pytest.mark.slow  # trains, attacks, and starts a browser, once
-ENTER, END, RIGHT, ESCAPE = (
-    ("Enter", 13),
-    ("End", 35),
-    ("ArrowRight", 39),
-    ("Escape", 27),
-)
+END, RIGHT, ESCAPE = ("End", 35), ("ArrowRight", 39), ("Escape", 27)
 PAGES = ("index", "report", "together", "made", "sweep")
 SIZES = ((390, 844), (820, 1180), (1440, 900))
 TABS = ["Rounds", "Attacks", "Clients", "Classes", "Records", "ROC"]
+NAMES_OF_TABS = "[...document.querySelectorAll('[role=tab]')].map(t => t.textContent)"
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +45,9 @@ def pages(originals: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         save_audit(watched)
         save_audit(auditor.attack("prompt-release", shadows=0))
     shutil.copytree(runs / "whole", runs / "again")
-    points = [SweepPoint.of(watched, "promptfl", None) for _ in range(1)]
-    write_sweep(judge_sweep(points), runs / "tradeoff")
-    made = [make_watched(), make_writer(), make_claimed()]
-    write_report(made, runs / "made.html")
+    point = SweepPoint.of(watched, "promptfl", None)
+    write_sweep(judge_sweep([point]), runs / "tradeoff")
+    write_report([make_watched(), make_writer(), make_claimed()], runs / "made.html")
     return {
         "index": rewrite_reports([str(runs)]),
         "report": runs / "whole" / "audits" / "update-watch" / "report.html",
@@ -68,6 +63,13 @@ def screen(browser: Chromium) -> Chromium:
     browser.size(1100, 900)
     browser.media()
     return browser
+
+
+@pytest.fixture
+def report(screen: Chromium, pages: dict[str, Path]) -> Chromium:
+    """The browser with a run's report open."""
+    screen.open(pages["report"])
+    return screen
 
 
 def middle(browser: Chromium, element: str) -> tuple[float, float]:
@@ -101,43 +103,33 @@ def test_pages_open_from_a_file_without_a_request_or_a_complaint(
     assert screen.ask("document.querySelectorAll('h1').length") == 1
 
 
-def test_the_page_may_not_ask_for_anything_even_if_it_tried(
-    screen: Chromium, pages: dict[str, Path]
-) -> None:
+def test_the_page_may_not_ask_for_anything_even_if_it_tried(report: Chromium) -> None:
     """That the test before would notice: an outside picture is refused and reported."""
-    screen.open(pages["report"])
-    screen.ask(
+    report.ask(
         "document.body.append(Object.assign(new Image, {src: 'http://[::1]/a'}))"
     )
-    screen.wait("document.querySelector('body > img').complete")
+    report.wait("document.querySelector('body > img').complete")
     assert any(
-        "Content Security Policy" in complaint for complaint in screen.complaints
+        "Content Security Policy" in complaint for complaint in report.complaints
     )
 
 
-def test_tabs_switch_by_pointer_and_by_keyboard(
-    screen: Chromium, pages: dict[str, Path]
-) -> None:
-    screen.open(pages["report"])
-    names = screen.ask(
-        "[...document.querySelectorAll('[role=tab]')].map(t => t.textContent)"
-    )
-    assert names == TABS
-    assert open_panels(screen) == ["Rounds"]
-    x, y = middle(screen, "document.querySelectorAll('[role=tab]')[2]")
-    screen.click(x, y)
-    assert open_panels(screen) == ["Clients"]
-    screen.press(*RIGHT)
-    assert open_panels(screen) == ["Classes"]
-    screen.press(*END)
-    assert open_panels(screen) == ["ROC"]
-    screen.press(*RIGHT)  # round to the first
-    assert open_panels(screen) == ["Rounds"]
+def test_tabs_switch_by_pointer_and_by_keyboard(report: Chromium) -> None:
+    assert report.ask(NAMES_OF_TABS) == TABS
+    assert open_panels(report) == ["Rounds"]
+    report.click(*middle(report, "document.querySelectorAll('[role=tab]')[2]"))
+    assert open_panels(report) == ["Clients"]
+    report.press(*RIGHT)
+    assert open_panels(report) == ["Classes"]
+    report.press(*END)
+    assert open_panels(report) == ["ROC"]
+    report.press(*RIGHT)  # round to the first
+    assert open_panels(report) == ["Rounds"]
     chosen = "document.querySelectorAll('[role=tab][aria-selected=true]')"
-    assert screen.ask(f"{chosen}.length") == 1
-    assert screen.ask("document.activeElement.textContent") == "Rounds"
+    assert report.ask(f"{chosen}.length") == 1
+    assert report.ask("document.activeElement.textContent") == "Rounds"
     controlled = f"document.getElementById({chosen}[0].getAttribute('aria-controls'))"
-    assert screen.ask(f"{controlled}.dataset.tab") == "Rounds"
+    assert report.ask(f"{controlled}.dataset.tab") == "Rounds"
 
 
 def test_a_link_into_a_closed_panel_opens_it(
@@ -148,51 +140,42 @@ def test_a_link_into_a_closed_panel_opens_it(
     assert open_panels(screen) == ["Classes"]
 
 
-def test_values_show_under_the_pointer_and_go_with_it(
-    screen: Chromium, pages: dict[str, Path]
-) -> None:
-    screen.open(pages["report"])
+def test_values_show_under_the_pointer_and_go_with_it(report: Chromium) -> None:
     value = "document.querySelector('figure svg .value')"
-    x, y = middle(screen, value)
-    screen.move_to(x, y)
-    screen.wait("!document.querySelector('.tip').hidden")
-    assert screen.ask(f"getComputedStyle({value}.querySelector('use')).fillOpacity > 0")
-    tip = screen.ask("document.querySelector('.tip').textContent")
+    report.move_to(*middle(report, value))
+    report.wait("!document.querySelector('.tip').hidden")
+    assert report.ask(f"getComputedStyle({value}.querySelector('use')).fillOpacity > 0")
+    tip = report.ask("document.querySelector('.tip').textContent")
     assert re.search(r"AUROC 0\.\d+ \[0\.\d+, 0\.\d+\], n = \d+ \+ \d+", tip)
-    assert tip == screen.ask(f"{value}.getAttribute('aria-label')")
-    screen.move_to(1, 1)
-    screen.wait("document.querySelector('.tip').hidden")
+    assert tip == report.ask(f"{value}.getAttribute('aria-label')")
+    report.move_to(1, 1)
+    report.wait("document.querySelector('.tip').hidden")
 
 
-def test_values_are_reached_by_keyboard(
-    screen: Chromium, pages: dict[str, Path]
-) -> None:
-    screen.open(pages["report"])
+def test_values_are_reached_by_keyboard(report: Chromium) -> None:
     values = "document.querySelectorAll('.panel:not(.off) svg:not(.narrow) .value')"
-    count = screen.ask(f"{values}.length")
+    count = report.ask(f"{values}.length")
     assert count >= 2
     stops = f"[...{values}].filter(v => v.getAttribute('tabindex') === '0').length"
-    assert screen.ask(stops) == 1
-    screen.ask(f"{values}[0].focus()")
-    first = screen.ask("document.querySelector('.tip').textContent")
-    screen.press(*RIGHT)
-    second = screen.ask("document.querySelector('.tip').textContent")
-    assert (first != second, screen.ask(stops)) == (True, 1)
-    assert second == screen.ask(f"{values}[1].getAttribute('aria-label')")
-    screen.press(*ESCAPE)
-    assert screen.ask("document.querySelector('.tip').hidden")
+    assert report.ask(stops) == 1
+    report.ask(f"{values}[0].focus()")
+    first = report.ask("document.querySelector('.tip').textContent")
+    report.press(*RIGHT)
+    second = report.ask("document.querySelector('.tip').textContent")
+    assert (first != second, report.ask(stops)) == (True, 1)
+    assert second == report.ask(f"{values}[1].getAttribute('aria-label')")
+    report.press(*ESCAPE)
+    assert report.ask("document.querySelector('.tip').hidden")
 
 
-def test_terms_lead_to_the_glossary(screen: Chromium, pages: dict[str, Path]) -> None:
-    screen.open(pages["report"])
-    missing = screen.ask(
+def test_terms_lead_to_the_glossary(report: Chromium) -> None:
+    missing = report.ask(
         "[...document.querySelectorAll('a.term')].map(a => a.hash.slice(1))"
         ".filter(id => !document.querySelector(`#glossary dt[id='${id}']`))"
     )
     assert missing == []
-    x, y = middle(screen, "document.querySelector('a.term')")
-    screen.click(x, y)
-    screen.wait("document.querySelector('dt:target') !== null")
+    report.click(*middle(report, "document.querySelector('a.term')"))
+    report.wait("document.querySelector('dt:target') !== null")
 
 
 def test_the_index_is_sorted_by_its_heads_and_leads_to_reports(
@@ -208,8 +191,7 @@ def test_the_index_is_sorted_by_its_heads_and_leads_to_reports(
     screen.click(x, y)
     assert screen.ask(order) == sorted(screen.ask(order))
     assert screen.ask("document.querySelectorAll('[aria-sort=ascending]').length") == 1
-    x, y = middle(screen, "document.querySelector('tbody a[href*=watch]')")
-    screen.click(x, y)
+    screen.click(*middle(screen, "document.querySelector('tbody a[href*=watch]')"))
     screen.wait("document.title.startsWith('Privacy audit: ')")
 
 
@@ -268,15 +250,12 @@ def test_a_phone_shows_every_point_without_scrolling_but_for_the_roc_curve(
 ) -> None:
     screen.size(390, 844, mobile=True)
     screen.open(pages["together"])
-    names = screen.ask(
-        "[...document.querySelectorAll('[role=tab]')].map(t => t.textContent)"
-    )
     seen = (
         "[...document.querySelectorAll('figure .value')].map(v => "
         "v.getBoundingClientRect()).filter(at => at.width)"
         ".map(at => at.left >= 0 && at.right <= innerWidth)"
     )
-    for tab, name in enumerate(names):
+    for tab, name in enumerate(screen.ask(NAMES_OF_TABS)):
         screen.ask(f"document.querySelectorAll('[role=tab]')[{tab}].click()")
         shown = screen.ask(seen)
         assert len(shown) > 2
@@ -317,16 +296,13 @@ def test_axe_finds_no_violation(
         assert screen.violations(axe) == [], (width, dark)
 
 
-def test_in_the_dark_the_page_is_dark_and_its_words_are_light(
-    screen: Chromium, pages: dict[str, Path]
-) -> None:
+def test_in_the_dark_the_page_is_dark_and_its_words_are_light(report: Chromium) -> None:
     def brightness(of: str) -> int:
-        colour = screen.ask(f"getComputedStyle(document.body).{of}")
+        colour = report.ask(f"getComputedStyle(document.body).{of}")
         return sum(map(int, re.findall(r"\d+", colour)[:3]))
 
-    screen.open(pages["report"])
     assert brightness("backgroundColor") > 700 > 200 > brightness("color")
-    screen.media(dark=True)
+    report.media(dark=True)
     assert brightness("backgroundColor") < 200 < 600 < brightness("color")
 
 
@@ -355,12 +331,9 @@ def test_it_prints_on_paper(
     assert len(printed) > 20_000
 
 
-def test_on_paper_every_panel_and_every_table_stands_open(
-    screen: Chromium, pages: dict[str, Path]
-) -> None:
-    screen.open(pages["report"])
-    screen.media("print")
-    assert open_panels(screen) == TABS
-    screen.ask("dispatchEvent(new Event('beforeprint'))")
-    assert screen.ask("document.querySelectorAll('details:not([open])').length") == 0
-    assert screen.ask("document.querySelector('[role=tablist]').offsetHeight") == 0
+def test_on_paper_every_panel_and_every_table_stands_open(report: Chromium) -> None:
+    report.media("print")
+    assert open_panels(report) == TABS
+    report.ask("dispatchEvent(new Event('beforeprint'))")
+    assert report.ask("document.querySelectorAll('details:not([open])').length") == 0
+    assert report.ask("document.querySelector('[role=tablist]').offsetHeight") == 0

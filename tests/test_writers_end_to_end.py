@@ -103,9 +103,7 @@ def test_a_rebuilt_client_is_nearer_to_its_own_than_to_others(
     assert audits["memorised"].part(CLOSENESS).closeness is None  # it is read off
 
 
-def test_planted_secrets_are_exposed_and_can_be_looked_at(
-    runs: dict[str, Run],
-) -> None:
+def test_planted_secrets_are_exposed_and_can_be_looked_at(runs: dict[str, Run]) -> None:
     run = runs["secrets"]
     entries = json.loads((run.path / "canaries.json").read_text())["canaries"]
     assert len(entries) == 2 * 12

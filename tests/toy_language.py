@@ -82,11 +82,7 @@ class ToyLanguage:
         return 3 * chosen @ self.embedding.T
 
     def generate(
-        self,
-        tokens: Tensor,
-        words: TokenSequences,
-        tuning: Tuning,
-        longest: int,
+        self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
     ) -> list[list[str]]:
         ids, kinds = words.ids, words.kinds
         for _ in range(longest):

@@ -199,11 +199,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         return reach_of_steps(steps, rate, self.clip_norm, self.momentum)
 
     def from_uploads(
-        self,
-        task: Task,
-        view: View,
-        client: ClientId,
-        heard: Sequence[Message],
+        self, task: Task, view: View, client: ClientId, heard: Sequence[Message]
     ) -> Reconstruction:
         """Return the mean prompt, drawn towards the client by all of its uploads.
 

@@ -99,10 +99,7 @@ class FedPTZerothOrder(PromptTuner):
 
 
 def two_point(
-    directions: int,
-    step: float,
-    streams: Sequence[Stream],
-    models_at_once: int = 256,
+    directions: int, step: float, streams: Sequence[Stream], models_at_once: int = 256
 ) -> Gradients:
     """Return a way to estimate gradients from 2 ``directions`` values of the loss.
 

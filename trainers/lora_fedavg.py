@@ -3,13 +3,7 @@
 from pydantic.dataclasses import dataclass
 
 from privaudit.core.tensors import Stacked
-from privaudit.federation.trainer import (
-    TRAINERS,
-    Cohort,
-    LocalResult,
-    Round,
-    Task,
-)
+from privaudit.federation.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.federation.uploads import weighted_upload
 from privaudit.tuning.transformers.lora import LoraTrainer
 

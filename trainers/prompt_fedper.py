@@ -24,11 +24,7 @@ from privaudit.federation.trainer import (
     Round,
     Task,
 )
-from privaudit.federation.uploads import (
-    UNTRAINED,
-    last_sent,
-    weighted_upload,
-)
+from privaudit.federation.uploads import UNTRAINED, last_sent, weighted_upload
 from privaudit.tuning.prompts.learning import LocalSgd, prompt_losses, start_context
 
 ADVERSARY = Seeds(0).child("rebuild")  # its own draws, unrelated to any run's

@@ -210,10 +210,7 @@ def evaluate_scores(
 
 
 def with_audits(
-    result: AttackResult,
-    sampling: Sampling,
-    audits: int,
-    pooled: Pooled | None = None,
+    result: AttackResult, sampling: Sampling, audits: int, pooled: Pooled | None = None
 ) -> AttackResult:
     """Return a result with the verdict that so many audits of the run leave.
 

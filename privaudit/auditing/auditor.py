@@ -545,11 +545,7 @@ MOST_JOBS = 1000  # of a run: with more clients, jobs have more of them
 
 
 def shadow_jobs(
-    run: Run,
-    scenario: str,
-    asked: Mapping[str, Any],
-    *,
-    keep: bool = False,
+    run: Run, scenario: str, asked: Mapping[str, Any], *, keep: bool = False
 ) -> list[Job[None]]:
     """Return jobs that train the shadow models of an attack; none where nothing is won.
 

@@ -159,11 +159,7 @@ class PlayedScenario:
         return {first: results[first], **results}
 
     def attack_once(
-        self,
-        name: str,
-        attack: Attack,
-        adversary: Adversary,
-        targets: Sequence[Target],
+        self, name: str, attack: Attack, adversary: Adversary, targets: Sequence[Target]
     ) -> AttackResult:
         """Return what one attack finds out.
 

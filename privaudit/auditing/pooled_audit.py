@@ -16,11 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from privaudit.auditing.attack_result import (
-    ClientScores,
-    evaluate_scores,
-    with_audits,
-)
+from privaudit.auditing.attack_result import ClientScores, evaluate_scores, with_audits
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_log import differences, tally_of
 from privaudit.auditing.parts.pool import POOL, Pool

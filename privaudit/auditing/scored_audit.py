@@ -15,11 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 from scipy.special import bdtrc
 
-from privaudit.auditing.attack_result import (
-    AttackResult,
-    ClientScores,
-    evaluate_scores,
-)
+from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.external_models import (
     Array,

@@ -125,11 +125,7 @@ def _refuse_options(option: Any, value: Any) -> None:
         )
 
 
-app = typer.Typer(
-    cls=_Commands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def list_names(

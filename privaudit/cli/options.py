@@ -91,8 +91,7 @@ Settings = Annotated[
 Fields = Annotated[
     list[str] | None,
     typer.Option(
-        "--field",
-        help="Run setting, as NAME=VALUE, such as clients=3; repeatable.",
+        "--field", help="Run setting, as NAME=VALUE, such as clients=3; repeatable."
     ),
 ]
 Data = Annotated[
@@ -461,10 +460,7 @@ def listed(option: str, text: str, read: Callable[[str], Read], of: str) -> list
 
 
 def maybe_listed(
-    option: str,
-    text: str | None,
-    read: Callable[[str], Any] = str,
-    of: str = "names",
+    option: str, text: str | None, read: Callable[[str], Any] = str, of: str = "names"
 ) -> list[Any] | None:
     """Return the same; None where the option is not given."""
     return None if text is None else listed(option, text, read, of)

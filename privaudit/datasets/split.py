@@ -26,11 +26,7 @@ from privaudit.datasets.dataset import (
     FeatureBank,
     Texts,
 )
-from privaudit.datasets.partition import (
-    FEWEST_CANDIDATES,
-    Partition,
-    records_by,
-)
+from privaudit.datasets.partition import FEWEST_CANDIDATES, Partition, records_by
 from privaudit.datasets.partition import (
     UNUSED as UNUSED,  # stands beside the other owners
 )

@@ -106,11 +106,7 @@ def write_untuned(task: Task, records: Records) -> list[list[str]]:
 
 
 def _write(
-    task: Task,
-    tuning: Tuning,
-    count: int,
-    records: Records,
-    longest: int,
+    task: Task, tuning: Tuning, count: int, records: Records, longest: int
 ) -> list[list[str]]:
     assert records.tokens is not None
     assert records.words is not None

@@ -14,12 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from privaudit.core.devices import (
-    CPU,
-    memory_limit,
-    moved,
-    use_records_at_once,
-)
+from privaudit.core.devices import CPU, memory_limit, moved, use_records_at_once
 from privaudit.core.errors import ConfigError, PluginError, TrainingError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.parameters import COHORT_SIZE
@@ -206,11 +201,7 @@ def train_clients(
 
 
 def _train_cohort(
-    trainer: Trainer,
-    task: Task,
-    inputs: Sequence[ClientInput],
-    at: Round,
-    traced: bool,
+    trainer: Trainer, task: Task, inputs: Sequence[ClientInput], at: Round, traced: bool
 ) -> list[Trained]:
     streams = [given.stream for given in inputs]
     cohort = Cohort.of(streams, [given.shard for given in inputs])

@@ -18,11 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.core.errors import (
-    MissingFileError,
-    StorageError,
-    TranscriptError,
-)
+from privaudit.core.errors import MissingFileError, StorageError, TranscriptError
 from privaudit.core.storage import UNFINISHED, cache_folder, make_private_folder
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, Images, Texts
@@ -41,9 +37,7 @@ _BANK_BYTES = 2**26  # embeddings that are encoded at a time
 
 
 def cached_features(
-    model: FeatureModel,
-    images: Images | FeatureBank,
-    folder: Path | None = None,
+    model: FeatureModel, images: Images | FeatureBank, folder: Path | None = None
 ) -> Float[Tensor, "n dim"]:
     """Return each record's l2-normalised feature, from the disk if it was done before.
 

@@ -322,10 +322,7 @@ def _gaussian_exact(phases: Sequence[SamplingPhase], delta: float) -> float:
 
 
 def _opacus(
-    phases: Sequence[SamplingPhase],
-    delta: float,
-    name: Accountant,
-    resolution: float,
+    phases: Sequence[SamplingPhase], delta: float, name: Accountant, resolution: float
 ) -> float:
     tight = name == "opacus-prv"
     accountant = _opacus_accountants()[tight]()
@@ -375,10 +372,7 @@ def _alone(names: Sequence[str], folders: list[str]) -> tuple[Any, Any]:
 
 
 def _dp_accounting(
-    phases: Sequence[SamplingPhase],
-    delta: float,
-    name: Accountant,
-    resolution: float,
+    phases: Sequence[SamplingPhase], delta: float, name: Accountant, resolution: float
 ) -> float:
     """Return Rényi's bound, or that of composed losses.
 

@@ -220,9 +220,7 @@ def _epsilon(
     return epsilon, by
 
 
-def _neighbours(
-    rounds: Sequence[Sequence[MechanismEvent]],
-) -> tuple[Unit, Adjacency]:
+def _neighbours(rounds: Sequence[Sequence[MechanismEvent]]) -> tuple[Unit, Adjacency]:
     """Return what all mechanisms protect; a record's presence where there are none."""
     units = {(event.unit, event.adjacency) for events in rounds for event in events}
     if len(units) > 1:

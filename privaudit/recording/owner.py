@@ -37,12 +37,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped, UInt8
 
 from privaudit.core.context import set_within
-from privaudit.core.errors import (
-    ConfigError,
-    MissingFileError,
-    shown,
-    without_exits,
-)
+from privaudit.core.errors import ConfigError, MissingFileError, shown, without_exits
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.limits import most
 from privaudit.core.tensors import Tensors

@@ -19,13 +19,7 @@ from privaudit.report.report_data import (
     ReportData,
     either_sign,
 )
-from privaudit.report.wording import (
-    TableCell,
-    TableRows,
-    certified,
-    decision,
-    heading,
-)
+from privaudit.report.wording import TableCell, TableRows, certified, decision, heading
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import top_of
 

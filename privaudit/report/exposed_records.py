@@ -272,9 +272,7 @@ def _heights(client: ClientScores) -> list[float]:
     return list((scores - scores.mean()) / spread if spread > 0 else 0 * scores)
 
 
-def _ends(
-    records: Sequence[ScoredRecord],
-) -> list[tuple[str, Sequence[ScoredRecord]]]:
+def _ends(records: Sequence[ScoredRecord]) -> list[tuple[str, Sequence[ScoredRecord]]]:
     """Return both ends, which share no record."""
     count = min(SHOWN_CAPTIONS, len(records) // 2)
     return [

@@ -16,11 +16,7 @@ from scipy.special import fdtri
 from privaudit.core.formatting import as_csv, epsilon, markdown_table
 from privaudit.core.storage import storage_errors, to_json
 from privaudit.evaluation.metric import Metric
-from privaudit.evaluation.tradeoff.result import (
-    SweepCell,
-    Tradeoff,
-    other_metrics,
-)
+from privaudit.evaluation.tradeoff.result import SweepCell, Tradeoff, other_metrics
 from privaudit.report.figures.figure_style import (
     FAINT,
     INK,

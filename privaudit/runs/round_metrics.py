@@ -92,10 +92,7 @@ class RoundNumbers:
 
 
 def certified(
-    run: Run,
-    task: Task,
-    metrics: Sequence[Mapping[str, Any]],
-    transcript: Transcript,
+    run: Run, task: Task, metrics: Sequence[Mapping[str, Any]], transcript: Transcript
 ) -> dict[str, Any]:
     """Return a run's privacy record, from the mechanisms in its metrics."""
     rounds = [line["mechanisms"] for line in metrics]

@@ -273,8 +273,7 @@ def _phi(both: int, only_a: int, only_b: int, neither: int) -> float:
 
 
 def holm(
-    p_values: Sequence[float] | Float[np.ndarray, " tests"],
-    repeats: int = 1,
+    p_values: Sequence[float] | Float[np.ndarray, " tests"], repeats: int = 1
 ) -> Float[np.ndarray, " tests"]:
     """Return p-values adjusted for their number, in the order given.
 

@@ -107,9 +107,7 @@ class Front:
 
 
 def find_front(
-    settings: Sequence[Replicates],
-    margins: Margins | None = None,
-    alpha: float = 0.05,
+    settings: Sequence[Replicates], margins: Margins | None = None, alpha: float = 0.05
 ) -> Front:
     """Return which settings are dominated, by paired t tests over shared seeds.
 

@@ -47,10 +47,7 @@ def clopper_pearson(
     tiny = 1e-9  # a shape of 0 is NaN: shift it, then overwrite the result
     low = betaincinv(np.maximum(successes, tiny), failures + 1, tail)
     high = betaincinv(successes + 1, np.maximum(failures, tiny), 1 - tail)
-    return (
-        np.where(successes > tiny, low, 0.0),
-        np.where(failures > tiny, high, 1.0),
-    )
+    return (np.where(successes > tiny, low, 0.0), np.where(failures > tiny, high, 1.0))
 
 
 def wilson(rate: float, trials: int, confidence: float) -> tuple[float, float]:
@@ -338,8 +335,7 @@ def two_proportions(
 
 
 def mean_with_t(
-    values: Sequence[float] | Float[np.ndarray, " replicates"],
-    confidence: float = 0.95,
+    values: Sequence[float] | Float[np.ndarray, " replicates"], confidence: float = 0.95
 ) -> Estimate:
     """Return the mean of replicates with Student's interval.
 

@@ -184,8 +184,7 @@ def delong_components(
 
 
 def checked_scores(
-    member_scores: AnyScores,
-    nonmember_scores: AnyScores,
+    member_scores: AnyScores, nonmember_scores: AnyScores
 ) -> tuple[Members, Others]:
     """Return both as float64, one finite number for each of at least one record.
 
@@ -557,10 +556,7 @@ def tpr_at_fpr(
 
 
 def effective_sizes(
-    members: Members,
-    others: Others,
-    fpr: float,
-    clusters: Clusters | None,
+    members: Members, others: Others, fpr: float, clusters: Clusters | None
 ) -> tuple[float, float]:
     """Return how many independent members and non-members tell as much of a rate."""
     if clusters is None:
@@ -862,10 +858,7 @@ def advantage(
     return replace(estimate, method="TPR - FPR, Newcombe's hybrid score")
 
 
-def _check_lengths(
-    is_member: Truth,
-    *others: Shaped[np.ndarray, " _"],
-) -> None:
+def _check_lengths(is_member: Truth, *others: Shaped[np.ndarray, " _"]) -> None:
     lengths = [len(is_member), *(len(other) for other in others)]
     if not all(lengths) or len(set(lengths)) > 1:
         raise ConfigError(

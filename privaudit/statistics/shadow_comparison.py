@@ -67,10 +67,7 @@ def offline_scores(
 
 
 def _normals(
-    shadows: Signals,
-    chosen: Mask,
-    variance: Variance,
-    floor: float,
+    shadows: Signals, chosen: Mask, variance: Variance, floor: float
 ) -> tuple[PerRecord, PerRecord]:
     """Return each record's median and deviation over the chosen shadows."""
     picked = np.where(chosen, shadows, np.nan)
@@ -95,19 +92,13 @@ def _deviation(picked: Signals, variance: Variance) -> PerRecord | float:
     return float(np.nanstd(picked))
 
 
-def _log_density(
-    value: PerRecord,
-    mean: PerRecord,
-    deviation: PerRecord,
-) -> PerRecord:
+def _log_density(value: PerRecord, mean: PerRecord, deviation: PerRecord) -> PerRecord:
     standard = (value - mean) / deviation
     return -0.5 * standard**2 - np.log(deviation) - 0.5 * np.log(2 * np.pi)
 
 
 def dominated_shares(
-    ratios: PerRecord,
-    others: Float[np.ndarray, " population"],
-    gamma: float,
+    ratios: PerRecord, others: Float[np.ndarray, " population"], gamma: float
 ) -> PerRecord:
     """Return the share of the population whose ratio a record's exceeds gamma times.
 
@@ -122,10 +113,7 @@ def offline_mean(mean_out: PerRecord, a: float) -> PerRecord:
     return ((1 + a) * mean_out + (1 - a)) / 2
 
 
-def masked_mean(
-    values: Signals,
-    chosen: Mask,
-) -> PerRecord:
+def masked_mean(values: Signals, chosen: Mask) -> PerRecord:
     """Return each record's mean over the chosen models; over all if none is."""
     counts = chosen.sum(axis=0)
     mean = (values * chosen).sum(axis=0) / np.maximum(counts, 1)

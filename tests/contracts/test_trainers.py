@@ -6,12 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from privaudit.checks.contracts import (
-    OF_TRAINERS,
-    TrainerCase,
-    described,
-    few_epochs,
-)
+from privaudit.checks.contracts import OF_TRAINERS, TrainerCase, described, few_epochs
 from privaudit.core.tensors import digest, stack
 from privaudit.federation.on_device import on_device
 from privaudit.federation.trainer import TRAINERS, Task, Trainer

@@ -109,8 +109,7 @@ def make_data(place: Path) -> None:
     split = [[name, c, CLASSES[c]] for name, c in zip(pictures, labels, strict=True)]
     parts = {"train": split[::2], "val": split[1::4], "test": split[3::4]}
     write_folder(
-        place / "coop",
-        {**pictures, "split_zhou_x.json": json.dumps(parts).encode()},
+        place / "coop", {**pictures, "split_zhou_x.json": json.dumps(parts).encode()}
     )
     lines = [{"image": a, "captions": [f"a {b}."], "label": b} for a, b in rows]
     jsonl = "\n".join(map(json.dumps, lines))

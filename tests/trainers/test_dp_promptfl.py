@@ -233,8 +233,7 @@ def test_clipped_epochs_stay_within_the_reach(
 
 
 @pytest.mark.parametrize(
-    ("mode", "rounds"),
-    [("sound", 10), ("published-paper", 10), ("published-code", 30)],
+    ("mode", "rounds"), [("sound", 10), ("published-paper", 10), ("published-code", 30)]
 )
 def test_the_server_is_drawn_to_the_right_client(
     mode: str, rounds: int, play: Play, task: Task, shards: Shards

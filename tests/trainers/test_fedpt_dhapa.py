@@ -122,9 +122,7 @@ def test_held_out_records_are_not_trained_on(play: Play, shards: Shards) -> None
     ],
 )
 def test_only_what_is_needed_is_sent(
-    settings: dict[str, Any],
-    statistics: set[str],
-    play: Play,
+    settings: dict[str, Any], statistics: set[str], play: Play
 ) -> None:
     statistics = statistics if SIZE in statistics else statistics | {PRESENT}
     for sent in play(FedPTDhapa(**settings)).uploads().values():

@@ -39,9 +39,7 @@ class UntrainedControl:
     change: Estimate
 
 
-def attack_untrained(
-    played: PlayedScenario,
-) -> tuple[str, AttackResult, AttackResult]:
+def attack_untrained(played: PlayedScenario) -> tuple[str, AttackResult, AttackResult]:
     """Return the cheap attack's name, and what it finds before training and after.
 
     Before it, the first broadcast stands in place of each client's model.

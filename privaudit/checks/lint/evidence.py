@@ -17,11 +17,7 @@ from privaudit.core.storage import DAMAGE
 from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import ClientId, Task, Trainer
 from privaudit.federation.transcript import Message
-from privaudit.privacy.certificate import (
-    Certificate,
-    CertifiedView,
-    events_by_round,
-)
+from privaudit.privacy.certificate import Certificate, CertifiedView, events_by_round
 from privaudit.privacy.events import (
     Claim,
     ClientTrace,

@@ -12,11 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from privaudit.core.errors import (
-    DatasetError,
-    LimitError,
-    MissingFileError,
-)
+from privaudit.core.errors import DatasetError, LimitError, MissingFileError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.limits import check_limit
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION

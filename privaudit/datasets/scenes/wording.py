@@ -61,11 +61,7 @@ PRIVATE_STYLE = Style(
         "right of": ("to the right of", "right of"),
     },
     says_size=0.6,
-    tags=(
-        ", tagged {} {} by {}",
-        ", marked {} {} for {}",
-        ", with tag {} {} of {}",
-    ),
+    tags=(", tagged {} {} by {}", ", marked {} {} for {}", ", with tag {} {} of {}"),
 )
 
 

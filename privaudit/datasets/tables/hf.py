@@ -22,13 +22,7 @@ from privaudit.core import parameters
 from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.core.limits import check_limit, read_bytes
 from privaudit.datasets.captions.image_captions import ONE_CLASS
-from privaudit.datasets.dataset import (
-    TEST_SPLIT,
-    TRAIN,
-    VALIDATION,
-    Dataset,
-    Texts,
-)
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION, Dataset, Texts
 from privaudit.datasets.files.checked_json import (
     parse_checked,
     parse_yaml,

@@ -232,9 +232,7 @@ def _is_ordinary(block: nn.Module) -> bool:
 
 
 def plain_text_features(
-    clip: nn.Module,
-    tokens: PromptTokens,
-    contexts: Float[Tensor, "texts tokens width"],
+    clip: nn.Module, tokens: PromptTokens, contexts: Float[Tensor, "texts tokens width"]
 ) -> Float[Tensor, "texts dim"]:
     """Encode texts whose placeholders are replaced by context vectors.
 

@@ -10,12 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from privaudit.models.frozen_model import FrozenModel
-from privaudit.models.registry import (
-    FOLDER_OR_HUB,
-    MODELS,
-    ModelFamily,
-    ModelRequest,
-)
+from privaudit.models.registry import FOLDER_OR_HUB, MODELS, ModelFamily, ModelRequest
 
 _classifies = partial(ModelFamily, "classification", sources=FOLDER_OR_HUB)
 _writes = partial(ModelFamily, "generation", sources=FOLDER_OR_HUB, packs=True)
@@ -47,9 +42,7 @@ FAMILIES = {
     ),
     # Encoders of texts of transformers, such as BERT, under a head for the classes.
     "encoder": _classifies(
-        _by("transformers.text_classifier", "load_encoder"),
-        records="texts",
-        packs=True,
+        _by("transformers.text_classifier", "load_encoder"), records="texts", packs=True
     ),
     # LLaVAs of transformers, and TinyLLaVAs, whose code comes with them.
     "llava": _writes(_by("language.llava", "load_llava"), takes_template=True),

@@ -25,10 +25,7 @@ _QUESTION = "QUESTION-GOES-HERE"
 
 
 def chat_template(
-    reader: Any,
-    plain: str = "{question}",
-    image: str = "",
-    template: str | None = None,
+    reader: Any, plain: str = "{question}", image: str = "", template: str | None = None
 ) -> str:
     """Return the prompt that a chat template writes around a question.
 

@@ -25,11 +25,7 @@ from privaudit.models.clip.picture_preparation import Pictures, ProcessorPrepara
 from privaudit.models.clip.promptable_clip import ClassPrompts, spoken
 from privaudit.models.clip.text_tower import prompt_tokens
 from privaudit.models.feature_cache import cached_features, cached_tokens
-from privaudit.models.frozen_model import (
-    FeatureModel,
-    TunableClassifier,
-    weights_hash,
-)
+from privaudit.models.frozen_model import FeatureModel, TunableClassifier, weights_hash
 from privaudit.models.hugging_face import (
     check_type,
     import_transformers,

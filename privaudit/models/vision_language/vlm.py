@@ -548,9 +548,7 @@ class VisionLanguageModel(WritingModel):
         return found["tokens"], found["sizes"]
 
     def words(
-        self,
-        dialogues: Sequence[Dialogue],
-        sizes: Int[Tensor, "n 2"],
+        self, dialogues: Sequence[Dialogue], sizes: Int[Tensor, "n 2"]
     ) -> TokenSequences:
         """Return dialogues as rows of tokens; see :meth:`DialogueTokens.__call__`.
 

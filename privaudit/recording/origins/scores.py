@@ -37,11 +37,7 @@ from privaudit.statistics.verdict import Sampling
 
 SCORES = "scores"  # the origin, the scenario, and who looks on
 _NOTHING_PROVED: Mapping[str, Any] = {
-    "claimed": {
-        "epsilon": None,
-        "delta": 1e-5,
-        "source": "no mechanism is on record",
-    },
+    "claimed": {"epsilon": None, "delta": 1e-5, "source": "no mechanism is on record"},
     "certified": {
         SCORES: {
             "epsilon": None,

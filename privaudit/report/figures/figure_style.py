@@ -80,15 +80,7 @@ def as_value(group: Element, mark: str) -> None:
     group.attrib.update({"class": "value", "role": "img"})
 
 
-COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Distinguishable with any common colour blindness.
 
 Source: Okabe and Ito, "Color universal design", 2008, without the yellow, which is too

@@ -332,11 +332,7 @@ def closeness_plot(data: ReportData) -> Figure | None:
             f"{distance} of the weight changes",
         ),
         RowPanel(
-            f"{agreement}\n(1: always)",
-            agreements,
-            (1.0,),
-            (0.8, 1.0),
-            agreement,
+            f"{agreement}\n(1: always)", agreements, (1.0,), (0.8, 1.0), agreement
         ),
     ]
     return row_plot(panels, list(rows), is_pair=True)

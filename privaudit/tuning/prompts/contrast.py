@@ -62,11 +62,7 @@ def personal_context(parameters: Stacked) -> Float[Tensor, "k tokens width"]:
 
 
 def contrasted_losses(
-    task: Task,
-    parameters: Stacked,
-    batch: Batch,
-    weight: float,
-    temperature: float,
+    task: Task, parameters: Stacked, batch: Batch, weight: float, temperature: float
 ) -> Float[Tensor, " k"]:
     """Return each client's cross-entropy under its personal prompt, with the contrast.
 

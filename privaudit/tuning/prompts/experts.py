@@ -439,11 +439,7 @@ class PromptExperts(PromptTrainer):
         return Reconstruction({"context": context}, (missing,), suspects=suspects)
 
     def from_uploads(
-        self,
-        task: Task,
-        view: View,
-        client: ClientId,
-        heard: Sequence[Message],
+        self, task: Task, view: View, client: ClientId, heard: Sequence[Message]
     ) -> Reconstruction:
         """Return the best model that a client's uploads give.
 

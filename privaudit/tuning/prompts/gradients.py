@@ -99,11 +99,7 @@ to what is differentiated [some, ...], and products with its derivative."""
 
 
 def forward_in_groups(
-    parameters: Stacked,
-    mask: Bool[Tensor, "k b"],
-    run: Forward,
-    *,
-    by_record: bool,
+    parameters: Stacked, mask: Bool[Tensor, "k b"], run: Forward, *, by_record: bool
 ) -> tuple[SizeGroup, ...]:
     """Run every client's parameters forward, and keep what gradients need.
 

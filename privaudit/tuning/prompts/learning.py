@@ -47,9 +47,7 @@ def start_context(task: Task, seeds: Seeds, client: str = "") -> Tensor:
 
 
 def logits_of(
-    task: Task,
-    text: Float[Tensor, "k classes d"],
-    features: Float[Tensor, "k b d"],
+    task: Task, text: Float[Tensor, "k classes d"], features: Float[Tensor, "k b d"]
 ) -> Float[Tensor, "k b classes"]:
     """Return scaled cosines of pictures and classes."""
     return task.logit_scale * torch.einsum("kbd,kcd->kbc", features, text)

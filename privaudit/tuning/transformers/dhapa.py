@@ -33,9 +33,7 @@ def normalized(values: Float[Tensor, " clients"]) -> Float[Tensor, " clients"]:
     return (values - values.min()) / spread
 
 
-def gaps_to_mean(
-    embeddings: Float[Tensor, "clients dim"],
-) -> Float[Tensor, " clients"]:
+def gaps_to_mean(embeddings: Float[Tensor, "clients dim"]) -> Float[Tensor, " clients"]:
     """Return how far each client's mean embedding is from the mean of all of them."""
     return (embeddings - embeddings.mean(dim=0)).norm(dim=1)
 

@@ -40,10 +40,7 @@ class ClassObjective:
         if head is None:
             return {}
         weight = stream.normal_tensor((head.classes, head.width))
-        return {
-            HEAD[0]: HEAD_SPREAD * weight,
-            HEAD[1]: torch.zeros(head.classes),
-        }
+        return {HEAD[0]: HEAD_SPREAD * weight, HEAD[1]: torch.zeros(head.classes)}
 
     def predictions(self, batch: Batch) -> Float[Tensor, " k"]:
         """Return over how many predictions each client's loss is a mean."""

@@ -48,9 +48,7 @@ def test_candidates_that_tie_are_counted_within_their_client() -> None:
     assert ties(evaluate_scores("some", "", "", [bob])) == ""
 
 
-def test_scales_of_clients_do_not_matter_to_the_auroc(
-    rng: np.random.Generator,
-) -> None:
+def test_scales_of_clients_do_not_matter_to_the_auroc(rng: np.random.Generator) -> None:
     """Scores of two clients are not comparable, so each is ranked by itself."""
     plain = tossed(rng, shift=1.0)
     scaled = [

@@ -16,11 +16,7 @@ import numpy as np
 import pytest
 
 from privaudit import Auditor, Run, gate, train
-from privaudit.auditing.attack_result import (
-    AttackResult,
-    ClientScores,
-    evaluate_scores,
-)
+from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit, recount
 from privaudit.auditing.audit_log import (
     LOG,

@@ -12,9 +12,7 @@ from privaudit.federation.trainer import Task
 from tests.attacks.word_world import attacked
 
 
-def test_a_table_is_made_once_for_one_model_and_one_set_of_records(
-    task: Task,
-) -> None:
+def test_a_table_is_made_once_for_one_model_and_one_set_of_records(task: Task) -> None:
     adversary, targets, _ = attacked(task, results=True)
     model, records = targets[0].reconstructed.model, targets[0].candidates
     first = table_of(adversary, records, model)

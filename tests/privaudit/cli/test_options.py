@@ -319,9 +319,7 @@ def test_a_command_refuses_before_it_computes(
 
 
 def test_a_public_function_refuses_too(
-    places: dict[str, Path],
-    tmp_path: Path,
-    bytes_of: Callable[[Path], dict[str, str]],
+    places: dict[str, Path], tmp_path: Path, bytes_of: Callable[[Path], dict[str, str]]
 ) -> None:
     """Python has no command line before it, and a place can change while one computes."""
     run = load_run(places["the ledger"].parent)

@@ -228,17 +228,13 @@ def test_pixels_embeddings_and_texts_are_chosen_alike(tmp_path: Path) -> None:
     bank = tmp_path / "x.npz"
     rows = np.arange(12, dtype=np.float32).reshape(6, 2)
     np.savez(
-        bank,
-        embeddings=rows,
-        labels=[0, 1, 2, 0, 1, 2],
-        class_names=["a", "b_b", "c"],
+        bank, embeddings=rows, labels=[0, 1, 2, 0, 1, 2], class_names=["a", "b_b", "c"]
     )
     found = load_dataset("feature-bank", bank, classes="c,b b")
     assert found.labels.tolist() == [0, 1, 0, 1]
     assert found.images.embeddings[:, 0].tolist() == [2, 4, 8, 10]  # type: ignore[union-attr]
     write_folder(
-        tmp_path / "texts",
-        {"all.csv": b"text,label\nx,a\ny,b\nz,c\nx,a\ny,b\nz,c\n"},
+        tmp_path / "texts", {"all.csv": b"text,label\nx,a\ny,b\nz,c\nx,a\ny,b\nz,c\n"}
     )
     texts = load_dataset("text-table", tmp_path / "texts", classes="a,c")
     assert texts.images.texts == (("x",), ("z",), ("x",), ("z",))  # type: ignore[union-attr]

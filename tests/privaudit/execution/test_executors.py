@@ -22,12 +22,7 @@ from privaudit.core.errors import (
 )
 from privaudit.execution import executors
 from privaudit.execution.executors import HERE, Local, OnRay, find_executor
-from privaudit.execution.jobs import (
-    Finished,
-    computing_as,
-    computing_here,
-    use_threads,
-)
+from privaudit.execution.jobs import Finished, computing_as, computing_here, use_threads
 from privaudit.models.remote_code import trust_remote_code
 from tests.places import ROOT
 from tests.privaudit.execution.some_jobs import (

@@ -50,11 +50,7 @@ class Toy:
         return STEP
 
     def sum_of(
-        self,
-        uploads: Uploads,
-        seeds: Seeds,
-        index: int,
-        streams: Sequence[str],
+        self, uploads: Uploads, seeds: Seeds, index: int, streams: Sequence[str]
     ) -> Any:
         generator = torch.Generator().manual_seed(index)
         codes = {

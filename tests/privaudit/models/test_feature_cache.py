@@ -179,10 +179,7 @@ def test_many_pictures_are_encoded_in_chunks(
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_features_are_the_same_however_many_threads_decode(
-    threads: int,
-    model: CountingCLIP,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    threads: int, model: CountingCLIP, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chunk ends where it does, a broken picture stops all, and no thread is left."""
     monkeypatch.setattr("privaudit.models.feature_cache._CHUNK", 4)

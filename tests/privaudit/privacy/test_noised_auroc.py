@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from privaudit.core.seeds import Stream
 from privaudit.privacy.accountant import gaussian_epsilon
-from privaudit.privacy.noised_auroc import (
-    DELTA,
-    MU,
-    RankQuery,
-    epsilon_of,
-    interval,
-)
+from privaudit.privacy.noised_auroc import DELTA, MU, RankQuery, epsilon_of, interval
 from privaudit.statistics.roc import pooled_auroc
 
 

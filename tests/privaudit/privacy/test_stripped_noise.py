@@ -30,9 +30,7 @@ def old_state(seed: int, client: str) -> int:
     return derived % 2**32
 
 
-def first_normals(
-    states: UInt32[np.ndarray, " n"],
-) -> Float64[np.ndarray, "16 n"]:
+def first_normals(states: UInt32[np.ndarray, " n"]) -> Float64[np.ndarray, "16 n"]:
     """Return the first 16 numbers of torch.randn from each state, of 16 or more.
 
     MT19937 as Matsumoto and Nishimura wrote it (1998), its first 16 words only; then

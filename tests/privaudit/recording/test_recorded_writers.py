@@ -125,9 +125,7 @@ class Layered(Bigrams):
         return {"layer": (layer - 1e-3 * step).detach()}
 
 
-def test_weights_of_a_model_that_writes_carry_the_verdict(
-    tmp_path: Path,
-) -> None:
+def test_weights_of_a_model_that_writes_carry_the_verdict(tmp_path: Path) -> None:
     first = {"layer": torch.zeros(VOCABULARY, VOCABULARY**2)}
     run = record(tmp_path / "run", owner=Layered(), first=first)
     audit = audited(run, "server-reconstruct", Layered, shadows=0)

@@ -60,9 +60,7 @@ def test_noise_is_called_a_leak_at_most_as_often_as_said(
 
 
 @pytest.mark.usefixtures("few_draws")
-def test_records_that_resemble_others_leave_the_level(
-    rng: np.random.Generator,
-) -> None:
+def test_records_that_resemble_others_leave_the_level(rng: np.random.Generator) -> None:
     """Ten copies of each record, with coins of their own."""
 
     def copies() -> Strata:

@@ -52,9 +52,7 @@ def test_every_round_leaks_where_noise_is_memorised(learned: Watched) -> None:
     assert alignment.meaning.startswith("this round's uploads")
 
 
-def test_no_round_leaks_where_nobody_trained_on_a_candidate(
-    elsewhere: Watched,
-) -> None:
+def test_no_round_leaks_where_nobody_trained_on_a_candidate(elsewhere: Watched) -> None:
     for found in leakage_by_round({"loss": LossThreshold()}, *elsewhere):
         assert sum(e.low > 0.5 for e in found.by_round.values()) == 0
 

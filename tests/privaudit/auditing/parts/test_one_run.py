@@ -134,9 +134,7 @@ def test_crafted_canaries_are_noticed_where_nothing_protects_them(
     assert '"one_run"' in (saved / "audit.json").read_text()
 
 
-def test_drawn_pictures_that_a_model_memorises_are_certain(
-    tmp_path: Path,
-) -> None:
+def test_drawn_pictures_that_a_model_memorises_are_certain(tmp_path: Path) -> None:
     """All weights of the text tower on few records; the same pictures, nothing trained."""
     bounds = {}
     memorising = {"epochs": 60, "batch_size": 0, "learning_rate": 0.003}

@@ -84,9 +84,7 @@ def test_what_training_adds_is_distinguished(tmp_path: Path) -> None:
     assert again.headline.verdict == audit.headline.verdict
 
 
-def test_nothing_is_said_to_leak_by_round_or_of_epsilon(
-    tmp_path: Path,
-) -> None:
+def test_nothing_is_said_to_leak_by_round_or_of_epsilon(tmp_path: Path) -> None:
     record(tmp_path / "run", replace(toss(), coin=Coin("none")), Linear())
     run = load_run(tmp_path / "run")
     with use_owner(Linear()):

@@ -101,12 +101,7 @@ def test_rules_have_names_and_questions_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [
-        (["sound"], 0),
-        (["plain"], 0),
-        (["paper", "sound"], 1),
-        (["seeded"], 1),
-    ],
+    [(["sound"], 0), (["plain"], 0), (["paper", "sound"], 1), (["seeded"], 1)],
 )
 def test_the_exit_code_is_1_where_a_claim_does_not_hold(
     words: list[str], code: int, folder: Path, cli: Cli

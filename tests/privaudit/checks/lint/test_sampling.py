@@ -61,9 +61,7 @@ def test_poisson_batches_are_silent(look: Look) -> None:
     assert poisson_sampling(look(epsilon=8.0, rounds=15)) == []
 
 
-def test_shuffled_epochs_are_found_by_how_evenly_records_are_drawn(
-    look: Look,
-) -> None:
+def test_shuffled_epochs_are_found_by_how_evenly_records_are_drawn(look: Look) -> None:
     """Sizes vary as Poisson's do, and yet every record comes exactly as often."""
     evidence = look(epsilon=8.0, rounds=40)
     rng = np.random.default_rng(0)

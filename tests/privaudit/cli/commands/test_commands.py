@@ -260,8 +260,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr("privaudit.evaluation.tradeoff.sweep.sweep", sweep)
     monkeypatch.setattr(
-        "privaudit.report.sweep.write_sweep",
-        lambda _, out: found.update(out=out),
+        "privaudit.report.sweep.write_sweep", lambda _, out: found.update(out=out)
     )
     return found
 

@@ -34,10 +34,7 @@ def report(cli: Cli) -> Cli:
 
 
 @pytest.fixture(scope="module")
-def attacked(
-    originals: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def attacked(originals: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with two audits; pages are as the attack would write them."""
     place = tmp_path_factory.mktemp("attacked") / "whole"
     shutil.copytree(originals / "whole", place)

@@ -83,9 +83,7 @@ def test_a_broken_picture_is_named(broken: bytes, bring: Bring) -> None:
         images[6]
 
 
-def test_grey_levels_beyond_bytes_are_refused_and_not_made_white(
-    bring: Bring,
-) -> None:
+def test_grey_levels_beyond_bytes_are_refused_and_not_made_white(bring: Bring) -> None:
     deep = io.BytesIO()
     levels = np.arange(24, dtype=np.uint16).reshape(4, 6) * 2000
     Image.fromarray(levels).save(deep, "png")

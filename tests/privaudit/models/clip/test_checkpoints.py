@@ -501,10 +501,7 @@ def test_a_tensor_of_very_many_axes_is_refused_before_they_are_multiplied(
     ("key", "says"),
     [
         (b"]", "more than plain values"),
-        (
-            b")" + b"2\x86" * 12,
-            "more than plain values",
-        ),  # its text doubles each time
+        (b")" + b"2\x86" * 12, "more than plain values"),  # its text doubles each time
         (b"K\x00", "bytes without a name"),
         (text("0" * 257), "bytes without a name"),
     ],

@@ -146,9 +146,7 @@ def test_a_prompt_is_start_context_name_end_padding(tokenizer: Tokenizer) -> Non
     tokens = prompt_tokens(tokenizer, ["cat."], 3, 10)
     assert tokens.context_start == 1
     # 2368 "cat", 269 ".": CLIP's published vocabulary.
-    assert tokens.ids.tolist() == [
-        [START, 2368, 2368, 2368, 2368, 269, END, 0, 0, 0],
-    ]
+    assert tokens.ids.tolist() == [[START, 2368, 2368, 2368, 2368, 269, END, 0, 0, 0]]
 
 
 def test_a_tokenizer_without_start_token_has_its_context_first() -> None:

@@ -74,8 +74,7 @@ def test_a_language_model_of_some_targets_has_no_others(tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "of_attention"),
-    [("llama", LLAMA[:4]), ("gpt2", ["c_attn", "c_proj"])],
+    ("kind", "of_attention"), [("llama", LLAMA[:4]), ("gpt2", ["c_attn", "c_proj"])]
 )
 def test_the_layers_of_attention_can_be_named_together(
     kind: str, of_attention: list[str]

@@ -76,9 +76,7 @@ def write_llava(folder: Path, kind: str, chat: str | None = CHAT) -> Any:
         pad_token_id=3,
     )
     config = transformers.LlavaConfig(
-        vision_config=vision_config("CLIPVision"),
-        text_config=text,
-        image_token_index=4,
+        vision_config=vision_config("CLIPVision"), text_config=text, image_token_index=4
     )
     model = random_model(lambda: transformers.LlavaForConditionalGeneration(config))
     processor = transformers.LlavaProcessor(

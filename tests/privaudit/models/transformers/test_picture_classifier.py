@@ -375,10 +375,7 @@ def own_logits(family: str, folder: str, pixels: Tensor) -> tuple[Tensor, float]
 
 
 def test_logits_are_the_models_own_up_to_a_bias_that_is_the_same_for_all_classes(
-    family: str,
-    model: PictureClassifier,
-    folders: dict[str, str],
-    pictures: Tensor,
+    family: str, model: PictureClassifier, folders: dict[str, str], pictures: Tensor
 ) -> None:
     pixels = model.preprocess_batch(pictures)
     folder = folders[family].partition(":")[2]

@@ -23,11 +23,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
 from privaudit import lint
 from privaudit.recording.bundle import INCOMPLETE
-from privaudit.recording.flower.mechanisms import (
-    ServerNoise,
-    UpdateNote,
-    weights_of,
-)
+from privaudit.recording.flower.mechanisms import ServerNoise, UpdateNote, weights_of
 from privaudit.runs.ledger import Ledger
 from tests.privaudit.recording.flower.conftest import Recorded
 from tests.privaudit.recording.flower.small_app import (

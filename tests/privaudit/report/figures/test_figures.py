@@ -125,9 +125,7 @@ def test_enough_nonmembers_leave_nothing_shaded() -> None:
     assert roc_plot(ReportData.of([audit])).axes[0].get_xlim()[0] == pytest.approx(0.1)
 
 
-def test_a_curve_stands_for_each_run_or_each_attack_of_one(
-    audits: list[Audit],
-) -> None:
+def test_a_curve_stands_for_each_run_or_each_attack_of_one(audits: list[Audit]) -> None:
     assert legend_of(drawn(roc_plot, audits))[:2] == ["zero-shot", "promptfl"]
     alone = legend_of(drawn(roc_plot, audits[1:2]))
     assert alone[:3] == ["shadow", "loss-threshold", "chance"]

@@ -22,9 +22,7 @@ def golden() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="session", params=[0, 1, 2])
-def case(
-    request: pytest.FixtureRequest,
-) -> tuple[Corpus, dict[str, np.ndarray]]:
+def case(request: pytest.FixtureRequest) -> tuple[Corpus, dict[str, np.ndarray]]:
     """A corpus whose captions are words already, and what its metrics should be."""
     found = read_golden("captions", f"c{request.param}_")
     candidates = words(*map(str, found["cands"]))

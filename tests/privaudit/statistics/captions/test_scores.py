@@ -25,11 +25,7 @@ from privaudit.statistics.captions.scores import (
     tokenise,
 )
 from tests.golden import golden as read_golden
-from tests.privaudit.statistics.captions.conftest import (
-    read_text,
-    references_of,
-    words,
-)
+from tests.privaudit.statistics.captions.conftest import read_text, references_of, words
 
 CORENLP = [  # what CoreNLP 3.4.1 gives, less coco-caption's list of punctuation
     ("A black dog , a white dog .", "a black dog a white dog"),

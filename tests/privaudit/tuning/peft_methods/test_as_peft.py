@@ -57,10 +57,7 @@ def drawn(name: str, model: Tunable, options: MechanismOptions = OPTIONS) -> Sta
 
 
 def tuning(
-    name: str,
-    model: Tunable,
-    parameters: Stacked,
-    options: MechanismOptions = OPTIONS,
+    name: str, model: Tunable, parameters: Stacked, options: MechanismOptions = OPTIONS
 ) -> Tuning:
     return PEFT_METHODS.find(name)(options).tuning(model, parameters)
 
@@ -136,9 +133,7 @@ def _without_cache(
     return said
 
 
-def test_a_start_is_the_same_for_equal_streams(
-    language: StackedLanguageModel,
-) -> None:
+def test_a_start_is_the_same_for_equal_streams(language: StackedLanguageModel) -> None:
     for name in ALL:
         first, second, other = (
             PEFT_METHODS.find(name)(OPTIONS).start(

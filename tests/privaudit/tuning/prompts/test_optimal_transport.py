@@ -281,8 +281,7 @@ def test_logits_loss_and_gradient_are_the_published_codes(
     mask = torch.ones_like(labels).bool()
     batch = Batch(tokens[:, :, 0], labels, mask, PictureTokens.of(tokens))
     task = replace(
-        task,
-        backbone=replace(task.classifier, logit_scale=float(known["logit_scale"])),
+        task, backbone=replace(task.classifier, logit_scale=float(known["logit_scale"]))
     )
     loss = transported_losses(task, text, batch, transport)
     (gradient,) = torch.autograd.grad(loss.sum(), raw)
