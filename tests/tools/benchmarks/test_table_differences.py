@@ -71,10 +71,11 @@ def test_a_line_for_each_comparison_and_a_column_where_one_has_numbers() -> None
         "| c less b | **4.1 [1.7, 6.6]** |  |",  # 3.0, 4.8, 4.6; deviation 0.9866
     ]
     assert ": points, paired by seed (n = 2 to 3)" in caption
-    assert (
-        "bold where 0 is outside, which happens by chance in about 0.1 of 3" in caption
-    )
+    assert "bold where 0 is outside, by chance in about 0.1 of 3" in caption
     assert "| a less b | **" in comparisons(STORED, "local", ["c less b", "a"])
+    assert table in comparisons(STORED, "local", ["others less b"])
+    few = stored_of({"a x": [1.0, 2.0], "b x": [1.0, 3.0], "c y": [1.0, 2.0]})
+    assert "c less b" not in comparisons(few, "local", ["others less b"])
     assert "| x |\n" in comparisons(STORED, "local", ["c less b"])
 
 
@@ -107,5 +108,5 @@ def test_a_slip_in_a_comparison_is_refused(
 
 def test_a_comparison_without_a_common_seed_is_refused() -> None:
     apart = stored_of({"a x": [1.0, 2.0], "b y": [1.0, 2.0]})
-    with pytest.raises(SystemExit, match="No seed is shared by a less b"):
+    with pytest.raises(SystemExit, match="No seed is shared in any of: a less b"):
         comparisons(apart, "local", ["a less b"])

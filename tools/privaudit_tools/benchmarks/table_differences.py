@@ -7,7 +7,8 @@ line ends with the mean over its columns.
 
 Likewise ``<!-- compared: TABLE; METRIC; ROW less OTHER; ... -->`` up to ``<!-- end of compared
 -->``, a line for each comparison; ``over`` in place of ``less`` is a ratio, and what names one row
-alone is compared as the one before.
+-->``, a line for each comparison; ``over`` in place of ``less`` is a ratio, what names one row
+alone is compared as the one before, and ``others`` are all other rows that share a column.
 """
 
 import re
@@ -35,6 +36,7 @@ COMPARED = re.compile(
     r"(<!-- compared: (.+?) -->\n).*?(<!-- end of compared -->)", re.DOTALL
 )
 _HOW = re.compile(" (less|over) ")
+OTHERS = "others"
 MEAN = "mean"
 Gaps = Mapping[int, float]  # by seed
 WritesTable = Callable[[StoredTable, str, Sequence[str]], str]
@@ -64,7 +66,7 @@ def comparisons(stored: StoredTable, metric: str, pairs: Sequence[str]) -> str:
         stored: Whose columns become columns, where a comparison has numbers.
         metric: One of the table's.
         pairs: "ROW less OTHER" or "ROW over OTHER", all of one kind; "ROW" alone is
-            compared with the OTHER before it.
+            compared with the OTHER before it, and "others" are all rows that can be.
 
     Raises:
         SystemExit: There is no such metric or row, no comparison, or no shared seed.
@@ -73,18 +75,21 @@ def comparisons(stored: StoredTable, metric: str, pairs: Sequence[str]) -> str:
     if not how:
         raise SystemExit(f"{pairs[0]!r} has no 'less' or 'over' between two rows.")
     columns = [column.name for column in stored.plan.columns]
+    labels = [row.label for row in stored.plan.rows]
     lower, lines = "", dict[str, list[Estimate | None]]()
     for pair in pairs:
         upper, _, named = pair.partition(how[0])
         lower = named or lower
-        _refuse_unknown(stored, metric, [upper, lower])
-        lines[f"{upper}{how[0]}{lower}"] = [
-            compared(stored, (metric, upper, name), (metric, lower, name), how[1])
-            for name in columns
-        ]
+        uppers = [one for one in labels if one != lower]
+        for one in uppers if upper == OTHERS else [upper]:
+            _refuse_unknown(stored, metric, [one, lower])
+            places = [((metric, one, name), (metric, lower, name)) for name in columns]
+            line = [compared(stored, *place, how[1]) for place in places]
+            if upper != OTHERS or any(line):
+                lines[f"{one}{how[0]}{lower}"] = line
     ran = [any(line[i] for line in lines.values()) for i in range(len(columns))]
     if not any(ran):
-        raise SystemExit(f"No seed is shared by {' nor by '.join(lines)}.")
+        raise SystemExit(f"No seed is shared in any of: {'; '.join(pairs)}.")
     found = [one for line in lines.values() for one in line if one]
     kind = _kind(metric) if how[1] == "less" else "ratios"
     none, digits = (0, 1) if how[1] == "less" else (1, 3)
@@ -193,8 +198,8 @@ def _caption(
     seeds = span(min(counts), max(counts))
     return (
         f"*{title(stored.plan, metric)}: {what}, paired by seed (n = {seeds}). "
-        f"Intervals of 95 %, each by itself; bold where {none} is outside, which happens "
-        f"by chance in about {cells / 20:.1f} of {cells}*"
+        f"95 % intervals, each by itself; bold where {none} is outside, by chance in "
+        f"about {cells / 20:.1f} of {cells}*"
     )
 
 
