@@ -97,7 +97,7 @@ BACKED = re.compile(
     r"|^    .*\b(?:privaudit|make|pytest|python -m) "
     r"|\btests/[\w/]+(?:\.py)?|\bbench_\w+|\btest_\w+"
     r"|[\w/.-]+\.(?:json|jsonl|csv|toml)\b"
-    r"|<!-- (?:stored|differences)"
+    r"|<!-- (?:stored|differences|compared)"
     r"|\]\((?:results|benchmarks|selftest|tables/[\w./-]+|decisions/[\w./-]+|[\w.-]+\.json)\S*\)",
     re.M,
 )

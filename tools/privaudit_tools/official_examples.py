@@ -562,7 +562,8 @@ def page(rows: Sequence[str], version: str) -> str:
         f"Flower's, at {version}, attacked without shadow models; "
         "[NVFlare's](examples/nvflare/README.md) are elsewhere. Lines are changed code. "
         "Data are drawn without a pattern, and a language model is random. Seconds are of "
-        "one processor, training + audit. Made by `python -m "
+        "one processor, training + audit. ε differ from [lint in the wild](lint-in-the-wild"
+        ".md)'s because its clients have other numbers of records. Made by `python -m "
         "privaudit_tools.official_examples`.",
         "",
         "| example | lines | settings | seconds | found | the recorder warns |",

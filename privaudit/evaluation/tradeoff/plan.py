@@ -83,7 +83,7 @@ class SweepPlan(BaseModel):
     )
     report_seeds: tuple[NonNegativeInt, ...] = Field(
         (),
-        description="Comma-separated other seeds, at least 5, with which the settings "
+        description="Comma-separated other seeds, best 5 or more, with which the settings "
         "that no other dominates are trained anew and reported. By default: none.",
     )
     scenario: str = Field(

@@ -77,7 +77,7 @@ def sweep(
         seeds: Replicates, each of which moves partition, coin, start, batches and
             noise; by default 10 to 14. Fewer than three decide nothing.
         vary: Values by name, of trainer parameters or run settings; all combinations.
-        report_seeds: Other seeds, at least 5, to report the cells that are not
+        report_seeds: Other seeds, best 5 or more, to report the cells that are not
             dominated.
         scenario: Name of the scenario; each audit is saved with its run.
         attack: Attack to compare by, chosen beforehand; by default the headline.

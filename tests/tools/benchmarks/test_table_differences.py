@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from privaudit_tools.benchmarks.table_differences import differences
+from privaudit_tools.benchmarks.table_differences import comparisons, differences
 from tests.tools.tables.test_stored import stored_of
 
 STORED = stored_of(
@@ -57,3 +57,56 @@ def test_rows_without_a_common_seed_are_refused() -> None:
     apart = stored_of({"a x": [1.0, 2.0], "b y": [1.0, 2.0]})
     with pytest.raises(SystemExit, match="No seed is shared by a and b"):
         differences(apart, "local", ["a", "b"])
+
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def test_a_line_for_each_comparison_and_a_column_where_one_has_numbers() -> None:
+    caption, table = comparisons(STORED, "local", ["a less b", "c"]).split("\n\n")
+    assert table.splitlines() == [
+        "|  | x | y |",
+        "| --- | --- | --- |",
+        f"| a less b | **4.3 [3.6, 5.0]** | 0.0 [{MINUS}12.7, 12.7] |",
+        "| c less b | **4.1 [1.7, 6.6]** |  |",  # 3.0, 4.8, 4.6; deviation 0.9866
+    ]
+    assert ": points, paired by seed (n = 2 to 3)" in caption
+    assert "bold where 0 is outside, by chance in about 0.1 of 3" in caption
+    assert "| a less b | **" in comparisons(STORED, "local", ["c less b", "a"])
+    assert table in comparisons(STORED, "local", ["others less b"])
+    few = stored_of({"a x": [1.0, 2.0], "b x": [1.0, 3.0], "c y": [1.0, 2.0]})
+    assert "c less b" not in comparisons(few, "local", ["others less b"])
+    assert "| x |\n" in comparisons(STORED, "local", ["c less b"])
+
+
+def test_a_ratio_is_bold_where_1_is_outside() -> None:
+    stored = stored_of({"a x": [2.0, 2.2, 2.1], "b x": [1.0, 1.0, 1.0]})
+    text = comparisons(stored, "local", ["a over b", "b over a"])
+    assert "| a over b | **2.100 [1.852, 2.348]** |" in text  # 0.1 / sqrt(3) * 4.303
+    assert "| b over a | **0.477 [" in text
+    assert ": ratios, paired by seed (n = 3)" in text
+    assert "bold where 1 is outside" in text
+    assert "| 1.000 [1.000, 1.000] |" in comparisons(stored, "local", ["a over a"])
+
+
+@pytest.mark.parametrize(
+    ("metric", "pairs", "says"),
+    [
+        ("lokal", ["a less b"], "'lokal' is no metric. There are: local"),
+        ("local", ["a less bb"], "'bb' is no row. There are: a, b, c"),
+        ("local", ["a less b", "cc"], "'cc' is no row"),
+        ("local", ["a less b", "c over b"], "'c over b' is no row"),
+        ("local", ["a", "a less b"], "'a' has no 'less' or 'over' between two rows"),
+    ],
+)
+def test_a_slip_in_a_comparison_is_refused(
+    metric: str, pairs: list[str], says: str
+) -> None:
+    with pytest.raises(SystemExit, match=re.escape(says)):
+        comparisons(STORED, metric, pairs)
+
+
+def test_a_comparison_without_a_common_seed_is_refused() -> None:
+    apart = stored_of({"a x": [1.0, 2.0], "b y": [1.0, 2.0]})
+    with pytest.raises(SystemExit, match="No seed is shared in any of: a less b"):
+        comparisons(apart, "local", ["a less b"])

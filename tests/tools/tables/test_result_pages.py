@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from privaudit_tools.benchmarks.table_differences import MARKED, with_differences
+from privaudit_tools.benchmarks.table_differences import (
+    COMPARED,
+    MARKED,
+    with_differences,
+)
 from privaudit_tools.benchmarks.table_numbers import Cell, paired
+from privaudit_tools.tables.metrics import MEGABYTES
 from tests.docs.test_results import TEXT, TEXTS
 from tests.places import ROOT
 
@@ -22,6 +27,8 @@ DIGITS = "dp-fpl-2-3-digits"
          ("neighbour", "DP-FPL", f"{BY_TEXT}0.2")),
         ("12.3 [10.2, 14.3]", DIGITS, ("local", "DP-FPL", f"{BY_TEXT}none"),
          ("neighbour", "DP-FPL", f"{BY_TEXT}none")),
+        ("6.6 [2.9, 10.3]", DIGITS, ("local", "DP-FPL", f"{BY_TEXT}0.2"),
+         ("local", "DP-FPL", f"{BY_TEXT}0.1")),
         ("-2.9 [-4.6, -1.2]", DIGITS, ("neighbour", "DP-FPL", f"{BY_TEXT}0.05"),
          ("neighbour", "DP-FPL", f"{BY_TEXT}0.1")),
         ("15.9 [4.9, 26.8]", "fedrand-1-letters",
@@ -42,8 +49,20 @@ def test_a_paired_difference_of_the_page_is_its_tables(
 def test_the_tables_of_differences_are_current() -> None:
     """Else: ``python -m privaudit_tools.benchmarks.table_differences docs/results/tables``."""
     assert len(MARKED.findall(TEXT)) > 3
+    assert len(COMPARED.findall(TEXT)) > 3
     for text in TEXTS.values():
         assert with_differences(text) == text
+
+
+def test_bytes_less_than_all_weights_are_the_tables() -> None:
+    lines = re.findall(r"^\| (FedPT, .+) \| ([\d.]+) % (?:\(|\|)", TEXT, re.M)
+    assert len(lines) == 4
+    table = ROOT / "docs" / "tables" / "results" / "fedpt-mechanisms.json"
+    for column in ("0.1", "10"):
+        whole = (MEGABYTES, "FedAvg, full", column)
+        for row, said in lines:
+            ratio = paired(table, (MEGABYTES, row, column), whole, "over")
+            assert f"{100 * (1 - ratio.value):.1f}" == said
 
 
 LOOP = re.compile(r"for (\w+) in ([^;$]+); do (.*?); done", re.S)

@@ -1,47 +1,113 @@
-"""Tables of docs/results/tables that show one row less others, paired by seed.
+"""Tables of docs/results/tables that compare rows of a stored table, paired by seed.
 
 ``python -m privaudit_tools.benchmarks.table_differences FOLDER`` writes them between the marks
 ``<!-- differences: TABLE; METRIC; ROW; OTHER; ... -->`` and ``<!-- end of differences -->``
 of its pages, from ``docs/tables/results/TABLE.json``. With ``mean`` behind the last row each
 line ends with the mean over its columns.
+
+Likewise ``<!-- compared: TABLE; METRIC; ROW less OTHER; ... -->`` up to ``<!-- end of compared
+-->``, a line for each comparison; ``over`` in place of ``less`` is a ratio, and what names one row
+-->``, a line for each comparison; ``over`` in place of ``less`` is a ratio, what names one row
+alone is compared as the one before, and ``others`` are all other rows that share a column.
 """
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import compress
 from pathlib import Path
 from statistics import fmean
 
 from privaudit.core.formatting import markdown_table
 from privaudit.core.storage import write_bytes
 from privaudit.statistics.estimate import Estimate, mean_with_t
-from privaudit_tools.benchmarks.table_numbers import by_seed
+from privaudit_tools.benchmarks.table_numbers import by_seed, compared
 from privaudit_tools.tables.backbones import span
 from privaudit_tools.tables.parts import Column
 from privaudit_tools.tables.stored import StoredTable, read_stored
-from privaudit_tools.tables.utility_words import PER_CENT, title, unit
+from privaudit_tools.tables.utility_words import PER_CENT, heads, title, unit
 from tests.places import ROOT
 
 MARKED = re.compile(
     r"(<!-- differences: (.+?) -->\n).*?(<!-- end of differences -->)", re.DOTALL
 )
+COMPARED = re.compile(
+    r"(<!-- compared: (.+?) -->\n).*?(<!-- end of compared -->)", re.DOTALL
+)
+_HOW = re.compile(" (less|over) ")
+OTHERS = "others"
 MEAN = "mean"
 Gaps = Mapping[int, float]  # by seed
+WritesTable = Callable[[StoredTable, str, Sequence[str]], str]
 
 
 def with_differences(page: str) -> str:
-    """Return a page with its tables of differences as the stored tables have them.
+    """Return a page with its tables of comparisons as the stored tables have them.
 
     Raises:
         SystemExit: A mark names a metric or a row that its table does not have.
     """
+    for mark, table in ((MARKED, differences), (COMPARED, comparisons)):
+        page = mark.sub(partial(_written, table), page)
+    return page
 
-    def written(mark: re.Match[str]) -> str:
-        name, metric, *rows = (part.strip() for part in mark[2].split(";"))
-        stored = read_stored(ROOT / "docs" / "tables" / "results" / f"{name}.json")
-        return f"{mark[1]}\n{differences(stored, metric, rows)}\n\n{mark[3]}"
 
-    return MARKED.sub(written, page)
+def _written(table: WritesTable, mark: re.Match[str]) -> str:
+    name, metric, *rows = (part.strip() for part in mark[2].split(";"))
+    stored = read_stored(ROOT / "docs" / "tables" / "results" / f"{name}.json")
+    return f"{mark[1]}\n{table(stored, metric, rows)}\n\n{mark[3]}"
+
+
+def comparisons(stored: StoredTable, metric: str, pairs: Sequence[str]) -> str:
+    """Return a table in Markdown with a line for each comparison, and its caption.
+
+    Args:
+        stored: Whose columns become columns, where a comparison has numbers.
+        metric: One of the table's.
+        pairs: "ROW less OTHER" or "ROW over OTHER", all of one kind; "ROW" alone is
+            compared with the OTHER before it, and "others" are all rows that can be.
+
+    Raises:
+        SystemExit: There is no such metric or row, no comparison, or no shared seed.
+    """
+    how = _HOW.search(pairs[0])
+    if not how:
+        raise SystemExit(f"{pairs[0]!r} has no 'less' or 'over' between two rows.")
+    columns = [column.name for column in stored.plan.columns]
+    labels = [row.label for row in stored.plan.rows]
+    lower, lines = "", dict[str, list[Estimate | None]]()
+    for pair in pairs:
+        upper, _, named = pair.partition(how[0])
+        lower = named or lower
+        uppers = [one for one in labels if one != lower]
+        for one in uppers if upper == OTHERS else [upper]:
+            _refuse_unknown(stored, metric, [one, lower])
+            places = [((metric, one, name), (metric, lower, name)) for name in columns]
+            line = [compared(stored, *place, how[1]) for place in places]
+            if upper != OTHERS or any(line):
+                lines[f"{one}{how[0]}{lower}"] = line
+    ran = [any(line[i] for line in lines.values()) for i in range(len(columns))]
+    if not any(ran):
+        raise SystemExit(f"No seed is shared in any of: {'; '.join(pairs)}.")
+    found = [one for line in lines.values() for one in line if one]
+    kind = _kind(metric) if how[1] == "less" else "ratios"
+    none, digits = (0, 1) if how[1] == "less" else (1, 3)
+    counts = {one.n[0] for one in found}
+    body = [
+        [
+            head,
+            *(_cell(one, none, digits) if one else "" for one in compress(line, ran)),
+        ]
+        for head, line in lines.items()
+    ]
+    above = heads(list(compress(columns, ran)), metric)
+    return "\n\n".join(
+        [
+            _caption(stored, metric, kind, counts, len(found), none),
+            markdown_table([stored.plan.across, *above], body),
+        ]
+    )
 
 
 def differences(stored: StoredTable, metric: str, rows: Sequence[str]) -> str:
@@ -76,9 +142,9 @@ def differences(stored: StoredTable, metric: str, rows: Sequence[str]) -> str:
     across = stored.plan.across
     tables = [markdown_table([across, *heads], part) for heads, part in lines.items()]
     count = sum(len(line) - 1 for part in lines.values() for line in part)
-    return "\n\n".join(
-        [_caption(stored, metric, first, others, counts, count), *tables]
-    )
+    less = f"{first} less {others[0]}" if len(others) == 1 else f"{first} less others"
+    what = f"{less}, in {_kind(metric)}"
+    return "\n\n".join([_caption(stored, metric, what, counts, count), *tables])
 
 
 def _refuse_unknown(stored: StoredTable, metric: str, rows: Sequence[str]) -> None:
@@ -110,33 +176,35 @@ def _mean_gaps(gaps: Sequence[Gaps]) -> Gaps:
     return {seed: fmean(one[seed] for one in gaps) for seed in sorted(shared)}
 
 
-def _cell(gap: Estimate) -> str:
-    """Return a difference with its interval, in bold where 0 is outside."""
-    text = f"{gap.value:.1f} [{gap.low:.1f}, {gap.high:.1f}]"
-    text = text.replace("-", "\N{MINUS SIGN}")
-    return f"**{text}**" if gap.excludes(0) else text
+def _cell(found: Estimate, none: int = 0, digits: int = 1) -> str:
+    """Return a number with its interval, in bold where that of no effect is outside."""
+    value, low, high = (f"{x:.{digits}f}" for x in (found.value, found.low, found.high))
+    text = f"{value} [{low}, {high}]".replace("-", "\N{MINUS SIGN}")
+    return f"**{text}**" if found.excludes(none) else text
+
+
+def _kind(metric: str) -> str:
+    return "points" if unit(metric) == PER_CENT else unit(metric)
 
 
 def _caption(
     stored: StoredTable,
     metric: str,
-    first: str,
-    others: Sequence[str],
+    what: str,
     counts: set[int],
     cells: int,
+    none: int = 0,
 ) -> str:
     seeds = span(min(counts), max(counts))
-    less = f"{first} less {others[0]}" if len(others) == 1 else f"{first} less others"
-    kind = "points" if unit(metric) == PER_CENT else unit(metric)
     return (
-        f"*{title(stored.plan, metric)}: {less}, in {kind}, paired by seed (n = {seeds}). "
-        "Intervals of 95 %, each by itself; bold where 0 is outside, which happens by "
-        f"chance in about {cells / 20:.1f} of {cells}*"
+        f"*{title(stored.plan, metric)}: {what}, paired by seed (n = {seeds}). "
+        f"95 % intervals, each by itself; bold where {none} is outside, by chance in "
+        f"about {cells / 20:.1f} of {cells}*"
     )
 
 
 def main(folder: Path) -> None:
-    """Write the tables of differences of a folder's pages anew."""
+    """Write the tables of comparisons of a folder's pages anew."""
     for page in sorted(folder.glob("*.md")):
         write_bytes(page, with_differences(page.read_text("utf-8")).encode())
 

@@ -35,12 +35,20 @@ def paired(table: Path, upper: Cell, lower: Cell, how: str) -> Estimate:
     Raises:
         SystemExit: A cell is not stored by seed, or the two share none.
     """
-    pairs = by_seed(read_stored(table), upper, lower).values()
-    if not pairs:
+    found = compared(read_stored(table), upper, lower, how)
+    if found is None:
         raise SystemExit(f"{table} has no seeds that {upper} and {lower} share.")
-    if how == "over":
-        return mean_with_t([a / b for a, b in pairs])
-    return mean_with_t([a - b for a, b in pairs])
+    return found
+
+
+def compared(
+    stored: StoredTable, upper: Cell, lower: Cell, how: str
+) -> Estimate | None:
+    """Return the same of a table that was read; None without a shared seed."""
+    pairs = by_seed(stored, upper, lower).values()
+    if not pairs:
+        return None
+    return mean_with_t([a / b if how == "over" else a - b for a, b in pairs])
 
 
 def by_seed(

@@ -28,7 +28,12 @@ _SHORT: dict[Metric, str] = {
     "all": "Accuracy, all test records",
 }
 _OWNERS = {"server": "of the server's model", "clients": "of the clients' models"}
-_VICTIMS = {"server": " on the server's model", "client": " on reconstructed models"}
+_RELEASED, _QUERIED = "released models", "queried models"
+_SEEN = {
+    "prompt-release": _RELEASED,
+    "black-box": _QUERIED,
+    "black-box-labels": _QUERIED,
+}
 _AT_AXES = {"server": ", server's model"}
 
 
@@ -39,7 +44,9 @@ def title(plan: TablePlan, metric: Metric) -> str:
         return f"{rest} of the server's model on {plan.elsewhere.dataset}"
     if metric in CAPTIONS:
         return f"{rest} {_OWNERS[first]}"
-    if attacked := _attacked(metric, _VICTIMS):
+    seen = _SEEN.get(plan.scenario, "reconstructed models")
+    victims = {"server": " on the server's model", "client": f" on {seen}"}
+    if attacked := _attacked(metric, victims):
         return attacked
     if (of_domain := domain_of(metric)) is not None:
         return f"{TITLES[of_domain[0]]}, clients of {of_domain[1]}"
@@ -116,7 +123,7 @@ def about_units(plan: TablePlan) -> list[str]:
         sentences.append(
             "Attacks: AUROC in per cent, members against non-members of the same "
             "distribution, or success, right guesses averaged over classes; 50 is "
-            "random guessing. Means over the reconstructed clients; the server's model "
+            "random guessing. Means over the attacked clients; the server's model "
             f"is attacked on each client's records too (scenario {plan.scenario}, "
             f"{_shadows(plan)})."
         )
