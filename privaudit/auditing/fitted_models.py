@@ -218,7 +218,7 @@ def _asked_estimator(
     if columns != len(classes) or (decide and columns > 2 and _is_of_pairs(estimator)):
         raise ConfigError(
             f"The {type(estimator).__name__} has {columns} columns for {len(classes)} "
-            "classes, or one for each pair of classes, and one for each class is wanted. "
+            "classes, of pairs if it is one-vs-one, and one for each class is wanted. "
             'Set decision_function_shape="ovr", or score its records by from_signal.'
         )
     return logits, where

@@ -215,7 +215,7 @@ NET = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
             "1 records have a label that the model was not fitted on",
         ),
         (WIDE, MEMBERS, OTHERS, "has 6 columns for 3 classes"),
-        *((one.fit(X, Y), MEMBERS, OTHERS, "one for each pair") for one in OF_PAIRS),
+        *((one.fit(X, Y), MEMBERS, OTHERS, "one-vs-one, and one") for one in OF_PAIRS),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_sentence(
