@@ -317,7 +317,7 @@ def test_a_place_that_is_none_is_one_line(cli: Cli, tmp_path: Path) -> None:
     none, begin = "is no place for runs", ("train", "--seed", 0, "--runs")
     refuse(cli, none, "lint", "nothing://here/run")
     refuse(
-        cli, f"'nothing://here' {none}", "gate", "nothing://here", "--max-auroc", "1"
+        cli, f"'nothing://here' {none}", "gate", "nothing://here", "--max-auroc", "0.99"
     )
     refuse(cli, "memory://here/runs/NAME", "lint", "memory://here")
     refuse(cli, "Name one", "lint", "run", "--runs", "simplecache::memory://here")
