@@ -353,7 +353,7 @@ def test_a_page_is_made_of_a_result_alone(
     said = cli.refused("benchmark", stored, "--page", page, "--method", "worse")
     assert "There is no row 'worse'" in said
     cost = Cost(7, 60.0, 120.0)
-    monkeypatch.setattr(module, "cost_of", lambda _plan: cost)
+    monkeypatch.setattr(module, "cost_of", lambda _plan, _say: cost)
     assert "the forecast was" not in text_of(page, cli, stored)
     said = text_of(page, cli, stored, "--check")
     assert f"42 runs trained for {write_time(84.0)} by the wall clock" in said
