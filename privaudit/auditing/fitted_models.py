@@ -248,8 +248,8 @@ def refitted(
     Args:
         fit: From inputs and labels to a fitted model, as the target was fitted.
         records: Of whom each model gets a random half.
-        shadows: How many models.
-        seed: Of the halves: a fair coin for each model and record.
+        shadows: How many models, at least 5.
+        seed: What draws the halves, at least 0: a fair coin for each model and record.
 
     Raises:
         ConfigError: There are too few models, or all say the same of every record.

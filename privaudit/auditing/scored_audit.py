@@ -292,13 +292,14 @@ def _refuse_slips(table: ScoreTable, *, is_fair: bool) -> None:
     chances = (share**sizes + (1 - share) ** sizes)[several]
     alike, count = int((several & ~is_mixed).sum()), len(chances)
     if _is_hardly_chance(alike, count, float(chances.mean())):
-        places = np.flatnonzero(group == is_mixed.argmax())
+        odd = is_mixed.argmax()
+        places = np.flatnonzero(group == odd)
         names = places if table.names is None else table.names[places]
         raise ConfigError(
             f"{alike} of {count} groups are of members or of others alone, which records "
             "that are drawn one by one give less than once in 10^8 times. But of the "
             f"group of the records {shown(', '.join(map(str, names)))} "
-            f"{int(members[is_mixed.argmax()])} of {len(places)} are members. Correct "
+            f"{int(members[odd])} of {len(places)} are members. Correct "
             "their member or group, or leave out the odd ones."
         )
 
@@ -386,7 +387,7 @@ class AuditsScores:
         Args:
             member_scores: Of records that were trained on; higher means more likely a
                 member.
-            nonmember_scores: Of records that were not.
+            nonmember_scores: Of records that were not trained on.
             clients: Whose each record is, the members' first. Scores are compared
                 within a client, and the AUROCs averaged by pairs.
             classes: The class of each record, in that order.
@@ -450,7 +451,7 @@ class AuditsScores:
         Args:
             score: Higher means more likely a member.
             members: Records that were trained on, of any type.
-            nonmembers: Records that were not.
+            nonmembers: Records that were not trained on, in the same form.
             **said: As in :meth:`from_scores`: clients, classes, records, groups, known,
                 sampling, attack and limits.
 
@@ -502,8 +503,9 @@ class AuditsScores:
             nonmembers: Records that it was not, in the same form.
             fit: From inputs and labels to a model fitted as the target was. It never
                 sees which records are members.
-            shadows: How many models it fits, each on a random half of all records.
-            seed: Of these halves.
+            shadows: How many models it fits, at least 5, each on a random half of all
+                records.
+            seed: What draws these halves, at least 0.
             names: What was attacked and what the records are, for the page: the model
                 and the data set.
             sampling: As in :meth:`from_scores`: how members were chosen.

@@ -264,11 +264,11 @@ def _check(found: "Audit", limit: MarkerLimit) -> "GateCheck":
             f"{' and '.join(METRICS.names())}. Choose one."
         )
     metric = METRICS.find(limit.metric)
-    wanted = "above" if metric.side == "utility" else "below"
-    value, other = limit.below, limit.above
+    wanted, other = "below", "above"
     if metric.side == "utility":
-        value, other = other, value
-    if not isinstance(value, int | float) or not 0 < value < 1 or other is not None:
+        wanted, other = other, wanted
+    value, idle = getattr(limit, wanted), getattr(limit, other)
+    if not isinstance(value, int | float) or not 0 < value < 1 or idle is not None:
         raise ConfigError(
             f"@pytest.mark.privacy on {limit.metric} needs {wanted}=NUMBER in (0, 1) "
             f"alone, and has below={limit.below}, above={limit.above}."

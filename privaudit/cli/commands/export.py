@@ -56,19 +56,19 @@ def export(
     from privaudit.report.export import export_public, require_session, write_opening
     from privaudit.runs.run import load_run
 
+    loaded = load_run(run, folder=runs)
     if opening is not None:  # before a number is noted
-        require_session(load_run(run, folder=runs))
+        require_session(loaded)
     found = export_public(
-        run,
+        loaded,
         public,
         scenarios=scenario or (),
         budget=budget,
-        runs=runs,
         release=release,
         models=model or (),
     )
     if opening is not None:
-        write_opening(load_run(run, folder=runs), opening)
+        write_opening(loaded, opening)
     card = found.card.plain()
     contents = {"folder": str(found.folder), "budget": found.budget, "card": card}
     show(contents, "\n".join(_lines_of_export(found)))

@@ -110,7 +110,7 @@ def gate(
     effort = options.given(minutes=minutes, most=seeds, first_seed=seed)
     if write_baseline is not None:
         judged = [*options.given(**wanted), *["accept_unsigned"] * accept_unsigned]
-        _refuse(judged, "--write-baseline, which judges nothing")
+        _refuse(judged, "--write-baseline", "That judges nothing: gate without it.")
     if method is not None:
         unsigned = accept_unsigned or None
         of_runs = options.given(
@@ -145,14 +145,16 @@ def gate(
 options.take_fields(gate, GATE_FIELDS)
 
 
-def _refuse(names: Sequence[str], beside: str) -> None:
+_WHOSE = (
+    "A gate on runs takes a RUN, one on methods --method NAME --against NAME. "
+    "`privaudit gate --help` says whose options are which."
+)
+
+
+def _refuse(names: Sequence[str], beside: str, advice: str = _WHOSE) -> None:
     if names:
         said = ", ".join(sorted(name.replace("_", "-") for name in names))
-        raise ConfigError(
-            f"The gate was given {said} and {beside}: a gate on runs takes a RUN, one on "
-            "methods --method NAME --against NAME. `privaudit gate --help` says whose "
-            "options are which."
-        )
+        raise ConfigError(f"The gate was given {said} and {beside}. {advice}")
 
 
 def _gate_methods(

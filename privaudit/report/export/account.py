@@ -229,7 +229,7 @@ class NotedNumber(BaseModel):
         placed: Whether records are known by their place in a data set.
         sizes: As in :class:`RankQuery`, and so the next two.
         members: A digit for each candidate, 1 for a member.
-        noised: In steps of the noise.
+        noised: The number that was said, in steps of the noise.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -367,9 +367,7 @@ class Account:
         Raises:
             ConfigError: A reader guesses more memberships than chance lets it.
         """
-        tables = defaultdict[str, list[NotedNumber]](
-            list
-        )  # each with places of its own
+        tables = defaultdict[str, list[NotedNumber]](list)  # each has its own places
         for one in self.noted.values():
             tables["" if one.placed else one.ledger].append(one)
         for noted in tables.values():

@@ -62,10 +62,13 @@ def audit_of(
     members, others = rng.normal(size=(2, COUNT)) + np.array([[shift], [0]])
     everybody = np.arange(2 * COUNT)
     return Auditor.from_scores(
-        members, others, clients=[f"clinic {n % 3}" for n in everybody],
+        members,
+        others,
+        clients=[f"clinic {n % 3}" for n in everybody],
         classes=["cat" if n % 2 else "dog" for n in everybody],
-        records=everybody if named else None, sampling=sampling,
-    )  # fmt: skip
+        records=everybody if named else None,
+        sampling=sampling,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +171,13 @@ def test_all_three_ways_take_what_is_known_of_the_records() -> None:
     rng = np.random.default_rng(0)
     shadows, is_in = rng.normal(size=(8, 20)), rng.random((8, 20)) < 0.5
     lira = Auditor.from_shadows(
-        shadows[0], shadows, is_in, np.arange(20) % 2 == 0, clients=np.arange(20) // 10,
+        shadows[0],
+        shadows,
+        is_in,
+        np.arange(20) % 2 == 0,
+        clients=np.arange(20) // 10,
         sampling="coin",
-    )  # fmt: skip
+    )
     assert (lira.headline.attack, len(lira.headline.clients)) == ("lira", 2)
     assert lira.headline.settings == "shadows=8, scale=log-odds"
     with pytest.raises(ConfigError, match=r"21 scores|20 scores.*shape \(21,\)"):

@@ -18,6 +18,7 @@ from privaudit.evaluation.compare.measured import score_tests
 from privaudit.evaluation.metric import METRICS
 from privaudit.recording.owner import use_owner
 from privaudit.runs.ledger import Coin
+from privaudit.runs.run import RUN_ORIGINS
 from tests.conftest import common_cache
 from tests.places import ROOT
 from tests.privaudit.recording.small_federation import Linear, record, toss
@@ -29,7 +30,7 @@ LOADED = ("-pno:privaudit", "-pprivaudit.cli.pytest_plugin", "-pno:cacheprovider
 
 # pytester forgets modules that only its tests import, and registries do not.
 PRELOADED = (checks, score_tests, save_audit, write_baseline)
-for registry in (ATTACKS, METRICS, SCENARIOS):
+for registry in (ATTACKS, METRICS, RUN_ORIGINS, SCENARIOS):
     for name in registry.names():
         registry.find(name)
 

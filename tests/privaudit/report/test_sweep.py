@@ -32,11 +32,19 @@ def found(
     mode: str, epsilon: float | None, seed: int, success: float = 0.5
 ) -> SweepPoint:
     return SweepPoint(
-        mode=mode, epsilon=epsilon, seed=seed, success=exactly(success),
-        auroc=exactly(0.6), local=exactly(0.8), neighbour=exactly(0.4),
-        gain=exactly(0.1), certified=None if mode == "published-paper" else epsilon,
-        guarantee="", attack="", metric="accuracy",
-    )  # fmt: skip
+        mode=mode,
+        epsilon=epsilon,
+        seed=seed,
+        success=exactly(success),
+        auroc=exactly(0.6),
+        local=exactly(0.8),
+        neighbour=exactly(0.4),
+        gain=exactly(0.1),
+        certified=None if mode == "published-paper" else epsilon,
+        guarantee="",
+        attack="",
+        metric="accuracy",
+    )
 
 
 @pytest.fixture

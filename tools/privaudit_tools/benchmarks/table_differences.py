@@ -6,7 +6,6 @@ of its pages, from ``docs/tables/results/TABLE.json``. With ``mean`` behind the 
 line ends with the mean over its columns.
 
 Likewise ``<!-- compared: TABLE; METRIC; ROW less OTHER; ... -->`` up to ``<!-- end of compared
--->``, a line for each comparison; ``over`` in place of ``less`` is a ratio, and what names one row
 -->``, a line for each comparison; ``over`` in place of ``less`` is a ratio, what names one row
 alone is compared as the one before, and ``others`` are all other rows that share a column.
 """
@@ -64,7 +63,7 @@ def comparisons(stored: StoredTable, metric: str, pairs: Sequence[str]) -> str:
 
     Args:
         stored: Whose columns become columns, where a comparison has numbers.
-        metric: One of the table's.
+        metric: A metric of the table, such as "local".
         pairs: "ROW less OTHER" or "ROW over OTHER", all of one kind; "ROW" alone is
             compared with the OTHER before it, and "others" are all rows that can be.
 

@@ -43,15 +43,22 @@ def count_members(played: PlayedScenario) -> MemberShare:
 
 
 MEMBER_SHARE = AuditPart(
-    "member_share", MemberShare | None,
-    applies=lambda played: played.scenario.name == NAME, compute=count_members,
-    nothing=None, title="Members among candidates",
-)  # fmt: skip
+    "member_share",
+    MemberShare | None,
+    applies=lambda played: played.scenario.name == NAME,
+    compute=count_members,
+    nothing=None,
+    title="Members among candidates",
+)
 AGAIN: AuditPart[Mapping[str, AttackResult]] = AuditPart(
-    "again", Mapping[str, AttackResult], applies=lambda played: True,
+    "again",
+    Mapping[str, AttackResult],
+    applies=lambda played: True,
     compute=lambda played: played.attack(played.scenario, played.targets[:1]),
-    nothing={}, title="The same on one client", scores="again/",
-)  # fmt: skip
+    nothing={},
+    title="The same on one client",
+    scores="again/",
+)
 
 
 _ENTERED = {part.name: PARTS._entries.pop(part.name) for part in (MEMBER_SHARE, AGAIN)}

@@ -120,10 +120,17 @@ def test_crafted_canaries_are_noticed_where_nothing_protects_them(
 ) -> None:
     """Without noise the released prompt has moved against each gradient that was in."""
     run = train(
-        "dp-fpl", settings={"mode": "published-paper", "batch_size": 1000},
-        folder=tmp_path, rounds=3, clients=3, canary="gradient", canaries=60,
-        measured_rounds=1, seed=0, randomness="system",
-    )  # fmt: skip
+        "dp-fpl",
+        settings={"mode": "published-paper", "batch_size": 1000},
+        folder=tmp_path,
+        rounds=3,
+        clients=3,
+        canary="gradient",
+        canaries=60,
+        measured_rounds=1,
+        seed=0,
+        randomness="system",
+    )
     audit = Auditor(run).attack("one-run")
     found = audit.part(ONE_RUN)
     assert found is not None

@@ -103,10 +103,18 @@ def test_an_empty_folder_holds_no_sweep(tmp_path: Path) -> None:
 NOISE, ROUNDS, DELTA = 20.0, 4, 1e-5
 
 EVENT = MechanismEvent(
-    release="upload", kind="gaussian", noise_multiplier=NOISE, sensitivity=1.0,
-    clip_norm=1.0, sampling_rate=1.0, sampling="fixed-batch", noise_at="client",
-    parties=3, steps=1, per_record=True,
-)  # fmt: skip
+    release="upload",
+    kind="gaussian",
+    noise_multiplier=NOISE,
+    sensitivity=1.0,
+    clip_norm=1.0,
+    sampling_rate=1.0,
+    sampling="fixed-batch",
+    noise_at="client",
+    parties=3,
+    steps=1,
+    per_record=True,
+)
 
 
 def spent(seed: int, rounds: int = ROUNDS) -> Spent:

@@ -101,9 +101,13 @@ def test_fields_hold_for_all_runs_and_each_audit_is_saved() -> None:
 def test_what_nothing_dominates_is_trained_anew_on_other_seeds() -> None:
     events: list[Event] = []
     found = small_sweep(
-        trainers=["zero-shot"], seeds=[0, 1], report_seeds=[7, 8],
-        vary={"alpha": [1.0, 10.0]}, attack="confidence", watcher=events.append,
-    )  # fmt: skip
+        trainers=["zero-shot"],
+        seeds=[0, 1],
+        report_seeds=[7, 8],
+        vary={"alpha": [1.0, 10.0]},
+        attack="confidence",
+        watcher=events.append,
+    )
     assert [cell.seeds for cell in found.reported] == [(7, 8), (7, 8)]
     cells = [event for event in events if isinstance(event, CellDone)]
     assert [cell.done for cell in cells] == [*range(1, 9)]
