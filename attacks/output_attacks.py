@@ -35,11 +35,12 @@ class OutputAttack:
 
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "classification"
+    per_class = False
 
     @property
     def threshold(self) -> str:
         """How guesses are made, in words."""
-        return CLASS_MEDIANS if self._per_class else PUBLIC_MEDIAN
+        return CLASS_MEDIANS if self.per_class else PUBLIC_MEDIAN
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in nats.
@@ -52,17 +53,13 @@ class OutputAttack:
             candidates, public = target_signals(adversary, target)
             scores, others = self._signal(candidates), self._signal(public)
             labels, threshold = candidates.labels, 0.0
-            if self._per_class:
+            if self.per_class:
                 usual = class_medians(others, public.labels.numpy(), labels.numpy())
                 scores = scores - usual
             else:
                 threshold = public_threshold(others, public.labels, labels)
             scored.append(Scores(scores, scores > threshold))
         return scored
-
-    @property
-    def _per_class(self) -> bool:
-        return bool(getattr(self, "per_class", False))
 
     def _signal(self, signals: SignalTable) -> Float[np.ndarray, " records"]:
         raise NotImplementedError

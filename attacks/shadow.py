@@ -99,7 +99,7 @@ class Shadow:
         check = _Examples.of_shadows(self, learned, slice(0, held))
         stream = adversary.seeds.stream("attack model", client=target.client)
         classes = (
-            _classes(candidates).shape[-1] if self.attack_models == "class-wise" else 1
+            candidates.classes().shape[-1] if self.attack_models == "class-wise" else 1
         )
         attack_model = _fit(self, train, check, classes, stream)
         threshold = _best_threshold(attack_model(check.inputs, check.labels), check)
@@ -110,7 +110,7 @@ class Shadow:
         self, signals: SignalTable
     ) -> tuple[Float[Tensor, "n inputs"], Int[Tensor, " n"]]:
         """Return what an attack model sees of answers, and which one it is."""
-        answers = _classes(signals).flatten(0, 1).clamp(min=LOG_FLOOR)
+        answers = signals.classes().flatten(0, 1).clamp(min=LOG_FLOOR)
         if self.vector == "sorted":
             answers = answers.sort(dim=-1, descending=True).values
         labels = signals.labels.repeat(len(signals.log_likelihood))
@@ -122,11 +122,6 @@ class Shadow:
         return torch.cat([answers, confidence.unsqueeze(1)], dim=1), torch.zeros_like(
             labels
         )
-
-
-def _classes(signals: SignalTable) -> Float[Tensor, "models records classes"]:
-    assert signals.log_probabilities is not None
-    return signals.log_probabilities
 
 
 @dataclass(frozen=True, config={"arbitrary_types_allowed": True})

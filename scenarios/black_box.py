@@ -18,6 +18,5 @@ def black_box(shadows: int = 50) -> Scenario:
         question="What does query access to a released model's probabilities leak?",
         threat="released",
         attacks=model_attacks(shadows),
-        answers="probabilities",
         dominates=("black-box-labels",),
     )

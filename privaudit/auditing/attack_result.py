@@ -186,7 +186,9 @@ def evaluate_scores(
         pooled = as_tested(pooled, test)
     if sampling != "unknown":
         evidence = weigh(test, strata, clustered, limits)
-    alike, both = _clusters(clients)
+    numbers = [c.cluster for c in clients if c.cluster is not None]
+    alike = np.concatenate(numbers) if len(numbers) == len(clients) else None
+    both = None if alike is None else (alike[truth], alike[~truth])
     return AttackResult(
         attack=attack,
         settings=settings,
@@ -319,18 +321,6 @@ def _without_each_set(clients: Sequence[ClientScores], sign: float = 1.0) -> lis
         ]
         for rows in zip(*tables, strict=True)
     ]
-
-
-def _clusters(
-    clients: Sequence[ClientScores],
-) -> tuple[Int[np.ndarray, " all"] | None, Clusters | None]:
-    """Return the clusters of all candidates in order, and of members and others."""
-    if any(one.cluster is None for one in clients):
-        return None, None
-    pairs = [one.clusters for one in clients if one.clusters is not None]
-    members, others = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    alike = [one.cluster for one in clients if one.cluster is not None]
-    return np.concatenate(alike), (members, others)
 
 
 def paired_scores(

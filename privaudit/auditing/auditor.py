@@ -62,6 +62,7 @@ from privaudit.auditing.shadow_budget import (
     parse_budget,
     plan_shadows,
 )
+from privaudit.auditing.shadow_models import are_linked, needs_federations
 from privaudit.auditing.signal_cache import FOLDER
 from privaudit.auditing.signals import measure_signals
 from privaudit.auditing.stored_audit import StoredAudit
@@ -477,11 +478,7 @@ def refuse_unsteady(trainer: Trainer, task: Task, target: Target) -> None:
         some = target.candidates.pick(torch.from_numpy(rows))
         logs = ask(trainer, task, stack(models), some)
         sums = logs.double().logsumexp(-1)
-        if (
-            logs.ndim != 3
-            or sums.shape != (1, len(rows))
-            or not sums.abs().max() < 0.01
-        ):
+        if sums.shape != (1, len(rows)) or not sums.abs().max() < 0.01:
             fault = f"returned no log-probabilities, but {tuple(logs.shape)}"
             wanted = "their logarithms [models, records, classes], after a softmax"
     fault = fault or why_not_repeatable(likelihood, rows, likelihood(rows))
@@ -584,11 +581,8 @@ def _clients(
         return [], 0
     shadows = paid.shadows if paid else asked["shadows"] or 0
     names = [target.client for target in targets]
-    is_apart = bool(adversary.view.messages) and adversary.store is not None
-    for target in targets:
-        is_apart &= adversary.view.sees_updates_of(target.client)
-        is_apart &= not target.reconstructed.suspects
-    if not is_apart:
+    is_kept = bool(adversary.view.messages) and adversary.store is not None
+    if not is_kept or needs_federations(adversary, targets) or are_linked(targets):
         return [], shadows
     return (names if asked["clients"] == "all" else names[: asked["clients"]]), shadows
 

@@ -143,7 +143,11 @@ class GramBlock:
     @cached_property
     def fit(self) -> "StepFit | None":
         """Step and noise of the largest likelihood; None where nothing moved."""
-        return fit_step(self)
+        if not (float(self.gram.diagonal().mean()) > 0 and self.energy > 0):
+            return None
+        tried = OUTSIDE if self.public else OUTSIDE[:1]
+        fits = (_fit(self, share) for share in tried)
+        return max(fits, key=lambda one: one.likelihood)
 
     def prior(self, outside: float) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """Return mean and variance of each column's share, before anything was seen."""
@@ -218,16 +222,8 @@ class StepFit:
     outside: float = 0.0
 
 
-def fit_step(block: GramBlock) -> StepFit | None:
-    """Return step and noise of the largest likelihood; None where nothing moved."""
-    if not (float(block.gram.diagonal().mean()) > 0 and block.energy > 0):
-        return None
-    tried = OUTSIDE if block.public else OUTSIDE[:1]
-    return max((_fit(block, share) for share in tried), key=lambda one: one.likelihood)
-
-
 def _fit(block: GramBlock, outside: float) -> StepFit:
-    """Return the same for some number of members that are no candidates."""
+    """Return step and noise for some number of members that are no candidates."""
     size = float(block.gram.diagonal().mean())
     mean, variance = block.prior(outside)
     mean, deviation = mean[variance > 0], variance[variance > 0].sqrt()

@@ -113,16 +113,10 @@ def restore_attack(label: str, settings: str) -> Attack:
     """
     name = _name(label)
     factory = ATTACKS.find(name)
-    written = written_settings(settings)
-    if settings.startswith(f"{written.pop('')}("):
-        try:
-            fields = {field: _read_value(text) for field, text in written.items()}
-        except ValueError:
-            fields = None
-        if fields is not None:
-            attack = build(f"attack {name!r}", factory, fields)
-            if repr(attack) == settings:
-                return attack
+    if known := _read_settings(settings):
+        attack = build(f"attack {name!r}", factory, known[1])
+        if repr(attack) == settings:
+            return attack
     raise ConfigError(
         f"The attack {label!r} is not written so: {settings[:120]}. Make the audit "
         "again with `privaudit attack`."
@@ -131,16 +125,19 @@ def restore_attack(label: str, settings: str) -> Attack:
 
 def is_written(name: str, settings: str) -> bool:
     """Say whether settings are those of an attack's class, all numbers and choices."""
+    known = _read_settings(settings)
+    return known is not None and known[0].lower() == name.replace("-", "")
+
+
+def _read_settings(settings: str) -> tuple[str, dict[str, Any]] | None:
+    """Return an attack's class and fields; None unless all are numbers and choices."""
     written = written_settings(settings)
-    made = f"{written.pop('')}("
-    if made.lower() != f"{name.replace('-', '')}(" or not settings.startswith(made):
-        return False
+    made = written.pop("")
     try:
-        for text in written.values():
-            _read_value(text)
+        fields = {field: _read_value(text) for field, text in written.items()}
     except ValueError:
-        return False
-    return True
+        return None
+    return (made, fields) if settings.startswith(f"{made}(") else None
 
 
 def _read_value(text: str) -> Any:
@@ -247,11 +244,7 @@ def check_arguments(
         if (name, value) in (("shadows", None), ("clients", "all")):
             continue
         most = 2**64 - 1 if name == "seed" else MOST
-        if (
-            not isinstance(value, int)
-            or isinstance(value, bool)
-            or not fewest <= value <= most
-        ):
+        if type(value) is not int or not fewest <= value <= most:
             raise ConfigError(
                 f"An audit with {name} = {shown(value)} was requested. Use a whole "
                 f"number from {fewest} to {most}"

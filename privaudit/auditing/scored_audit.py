@@ -194,7 +194,7 @@ class Declared:
     limits: Limits = LIMITS
 
 
-def audit_scores(table: ScoreTable, declared: Declared | None = None) -> Audit:
+def audit_scores(table: ScoreTable, said: Declared) -> Audit:
     """Return the audit of a table of scores, in memory.
 
     :func:`privaudit.auditing.stored_audit.save_audit` writes it to a folder, which
@@ -206,7 +206,6 @@ def audit_scores(table: ScoreTable, declared: Declared | None = None) -> Audit:
             all the same number, or members' those of non-members.
         UnknownNameError: There is no such sampling.
     """
-    said = declared or Declared()
     for what, words in (
         ("attack", said.attack),
         ("model", said.model or "-"),
@@ -584,11 +583,6 @@ class AuditsScores:
         """
         scores = shadow_scores(target, shadows, is_in, attack, scale)
         truth = as_truths("is_member", is_member)
-        if truth.shape != scores.shape:
-            raise ConfigError(
-                f"There are signals of {len(scores)} records, and the truth is of "
-                f"shape {truth.shape}. Say of each record whether it is a member."
-            )
         columns = (clients, classes, records, groups)
         table = ScoreTable.of(scores, truth, *columns, known=known)
         settings = f"shadows={len(shadows)}, scale={scale}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.shadow_models import shadow_signals
+from privaudit.auditing.shadow_models import needs_federations, shadow_signals
 from privaudit.core.errors import ConfigError, shown
 from privaudit.core.formatting import write_time
 from privaudit.models.interfaces import TaskKind
@@ -119,11 +119,8 @@ def plan_shadows(
 
     adversary.tell(Phase("", "shadows", "the budget", 0, 1))
     chosen = list(targets if clients == "all" else targets[:clients])
-    apart = not adversary.view.messages or all(
-        adversary.view.sees_updates_of(target.client) for target in chosen
-    )
     counted = chosen
-    if apart:
+    if not needs_federations(adversary, chosen):
         ranked = sorted(chosen, key=lambda target: len(target.candidates))
         counted = [ranked[len(ranked) // 2]]
     alone = replace(adversary, store=None, watcher=None)  # nothing is kept of these

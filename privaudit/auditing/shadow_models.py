@@ -21,7 +21,7 @@ their number.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from jaxtyping import Bool, Float, Int
 
@@ -221,7 +221,7 @@ class FederatedShadowSplit:
         is_out = self.owner == NOBODY
         if client in self.splits:
             return replace(self.splits[client], public_out=is_out)
-        is_in = self.owner == self._position(client)
+        is_in = self.owner == self.task.clients.index(client)
         classes = self.task.public.labels[is_in.any(dim=0)].unique()
         used = torch.isin(self.task.public.labels, classes)
         records = self.task.public.pick(used)
@@ -243,18 +243,13 @@ class FederatedShadowSplit:
         """
         if client in self.splits:
             return self.splits[client].records
-        labels, is_in = (
-            self.task.public.labels,
-            self.owner[shadow] == self._position(client),
-        )
+        labels = self.task.public.labels
+        is_in = self.owner[shadow] == self.task.clients.index(client)
         chosen = is_in.clone()
         for label, count in zip(*labels[is_in].unique(return_counts=True), strict=True):
             free = (self.owner[shadow] == NOBODY) & (labels == label)
             chosen[free.nonzero().flatten()[: int(count)]] = True
         return self.task.public.pick(chosen)
-
-    def _position(self, client: ClientId) -> int:
-        return self.task.clients.index(client)
 
 
 REPLAY_CHUNK = 256  # shadow clients stacked at once
@@ -271,7 +266,7 @@ def shadow_models(
     for target in targets:
         alone = replace(target.reconstructed, suspects=())
         plain.append(replace(target, reconstructed=alone))
-    if _needs_federations(adversary, plain):
+    if needs_federations(adversary, plain):
         shadows = len(splits[0].is_in)
         drawn = FederatedShadowSplit.draw(adversary, plain, shadows, "candidates")
         names = [target.client for target in plain]
@@ -291,7 +286,7 @@ def draw_splits(
 
     None in place of the second where no attack needs federations.
     """
-    if not _needs_federations(adversary, targets):
+    if not needs_federations(adversary, targets):
         return [ShadowSplit.draw(adversary, t, shadows, source) for t in targets], None
     federated = FederatedShadowSplit.draw(adversary, targets, shadows, source)
     return [federated.split_of(target.client) for target in targets], federated
@@ -329,7 +324,7 @@ def are_linked(targets: Sequence[Target]) -> bool:
     return any(target.reconstructed.suspects for target in targets)
 
 
-def _needs_federations(adversary: Adversary, targets: Sequence[Target]) -> bool:
+def needs_federations(adversary: Adversary, targets: Sequence[Target]) -> bool:
     """Say whether shadows need whole federations: no upload can be replayed."""
     return bool(adversary.view.messages) and not all(
         adversary.view.sees_updates_of(target.client) for target in targets
@@ -642,7 +637,17 @@ def _kept_or_trained(
     splits, federated = draw_splits(adversary, targets, shadows, source)
     if source == "public" and adversary.task.kind == "classification":
         _refuse_empty(targets, splits)
-    names = [_name(targets, t, shadows, source, bool(federated)) for t in targets]
+    names = [  # what signals depend on, beside the adversary
+        {
+            "client": target.client,
+            "shadows": shadows,
+            "together": [other.client for other in targets] if federated else [],
+            "linked": are_linked(targets),
+            "source": source,
+            "candidates": content_hash(target.candidates),
+        }
+        for target in targets
+    ]
     known = [kept_signals(adversary, name) for name in names]
     missing = [number for number, signals in enumerate(known) if signals is None]
     asked: dict[int, list[list[SignalTable]]] = {number: [] for number in missing}
@@ -663,24 +668,6 @@ def _kept_or_trained(
         for split, signals in zip(splits, known, strict=True)
         if signals is not None
     ]
-
-
-def _name(
-    targets: Sequence[Target],
-    target: Target,
-    shadows: int,
-    source: Source,
-    in_federations: bool,
-) -> dict[str, Any]:
-    """Return what a target's signals depend on, beside the adversary."""
-    return {
-        "client": target.client,
-        "shadows": shadows,
-        "together": [other.client for other in targets] if in_federations else [],
-        "linked": are_linked(targets),
-        "source": source,
-        "candidates": content_hash(target.candidates),
-    }
 
 
 def _refuse_empty(targets: Sequence[Target], splits: Sequence[ShadowSplit]) -> None:

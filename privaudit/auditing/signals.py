@@ -219,12 +219,12 @@ class SignalTable:
     def margin(self) -> Float[Tensor, "models records"]:
         """Log-probability of the label less that of the likeliest other class."""
         best = self._others().amax(dim=-1).double()
-        return self._classes().gather(2, self._index()).squeeze(2).double() - best
+        return self.classes().gather(2, self._index()).squeeze(2).double() - best
 
     @property
     def entropy(self) -> Float[Tensor, "models records"]:
         """Shannon entropy of the predicted distribution, in nats."""
-        logs = self._classes().double().log_softmax(dim=-1)
+        logs = self.classes().double().log_softmax(dim=-1)
         return -(logs.exp() * logs).nan_to_num(0.0).sum(dim=-1)
 
     @property
@@ -291,7 +291,8 @@ class SignalTable:
             {n: torch.cat([p.tokens[n] for p in parts]) for n in parts[0].tokens},
         )
 
-    def _classes(self) -> Float[Tensor, "models records classes"]:
+    def classes(self) -> Float[Tensor, "models records classes"]:
+        """Return the log-probabilities; those of models that write are an AttackError."""
         if self.log_probabilities is None:
             raise AttackError(
                 "Probabilities of classes were requested, but these models generate "
@@ -301,10 +302,10 @@ class SignalTable:
 
     def _others(self) -> Float[Tensor, "models records classes"]:
         """Return the log-probabilities with the label's own taken out: -inf."""
-        return _without(self._classes(), self._index())
+        return _without(self.classes(), self._index())
 
     def _index(self) -> Int[Tensor, "models records 1"]:
-        return self.labels.expand(len(self._classes()), -1).unsqueeze(2)
+        return self.labels.expand(len(self.classes()), -1).unsqueeze(2)
 
 
 def log_odds(
@@ -371,17 +372,14 @@ def _of_tokens(
 KEPT = ("candidates", "public")  # what models are asked about
 
 
-def target_signals(
-    adversary: Adversary, target: Target
-) -> tuple[SignalTable, SignalTable]:
+def target_signals(adversary: Adversary, target: Target) -> list[SignalTable]:
     """Return what a target says of its candidates and of public records, asked once."""
-    candidates, public = adversary.once(
+    return adversary.once(
         ("signals",),
         lambda: _asked_or_kept(adversary, target),
         target.reconstructed.model,
         target.candidates,
     )
-    return candidates, public
 
 
 def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:

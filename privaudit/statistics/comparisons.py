@@ -102,7 +102,6 @@ def paired_auroc_at(
     differences = [difference for difference, _ in usable]
 
     def at(confidence: float) -> Comparison:
-        check_confidence(confidence)
         value, low, high, p_value = _student(differences, confidence)
         estimate = Estimate(value, low, high, (members, others), method, confidence)
         return Comparison(estimate, p_value)

@@ -367,7 +367,6 @@ def mean_with_t(
     if count == 1:
         reason = needs(2, "replicates", 1)
         return unresolved(reason, (1,), _MEAN, confidence, mean)
-    check_confidence(confidence)
     error = float(replicates.std(ddof=1)) / math.sqrt(count)
     half = float(stdtrit(count - 1, (1 + confidence) / 2)) * error
     return Estimate(mean, mean - half, mean + half, (count,), method, confidence)

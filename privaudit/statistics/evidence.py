@@ -230,15 +230,14 @@ def weigh(
 def tail_rate(
     strata: Strata,
     clusters: Sequence[Int[np.ndarray, " _"]] | None = None,
-    fpr: float = LIMITS.fpr,
     confidence: float = 0.95,
 ) -> Estimate:
-    """Return the true-positive rate at ``fpr``, by the key that tells more.
+    """Return the true-positive rate at 1 % false positives, by the key that tells more.
 
     Its upper end is the bound that verdicts rest on; of two keys each lower end has half
     of the error. As exact, and at any number of records.
     """
-    truth, keys = _joined(strata)
+    (truth, keys), fpr = _joined(strata), LIMITS.fpr
     each = 1 - (1 - confidence) / len(keys)
     found = [
         rate_with_ends(
@@ -247,7 +246,7 @@ def tail_rate(
         for key in keys
     ]
     alpha = (1 - confidence) / 2
-    high = weigh(None, strata, clusters, Limits(fpr=fpr), alpha).bound(fpr, alpha)
+    high = weigh(None, strata, clusters, alpha=alpha).bound(fpr, alpha)
     counts = int(truth.sum()), int((~truth).sum())
     ends = max(rate for rate, *_ in found), max(low for _, low, _ in found), high
     return Estimate(*ends, counts, f"TPR at FPR {fpr:g}, exact", confidence)

@@ -39,7 +39,6 @@ from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.statistics.estimate import (
     STUDENT,
     Estimate,
-    check_confidence,
     clopper_pearson,
     effective_count,
     inflation,
@@ -141,12 +140,6 @@ class Placements:
         if self.clusters is None:
             return float(sum(self.variance_parts))
         return _clustered_variance(self, self.clusters)
-
-    def against(self, other: "Placements") -> float:
-        """Return DeLong's covariance with another AUROC on the same records."""
-        return _covariance_of_means(self.members, other.members) + _covariance_of_means(
-            self.nonmembers, other.nonmembers
-        )
 
 
 def _clustered_variance(placed: Placements, clusters: Clusters) -> float:
@@ -423,7 +416,8 @@ def auroc_interval(
     """
     weights = _weights(clients)
     pairs = float(min(np.array([c.disjoint_pairs for c in clients]) / weights))
-    exact, _ = extreme_interval(1.0, pairs, confidence)
+    # All disjoint pairs, which are independent tosses, may have fallen the same way.
+    exact = ((1 - confidence) / 2) ** (1 / pairs)
     if all(map(_is_tied, clients)):
         return exact / 2, 1 - exact / 2  # a pair that does not tie counts 1/2 more
     z = normal_quantile(confidence) * math.sqrt(design_effect)
@@ -447,18 +441,6 @@ def auroc_interval(
     if not (is_tested or proved) and abs(logit(value)) <= z * math.sqrt(error):
         low, high = min(low, 0.5), max(high, 0.5)
     return low, high
-
-
-def extreme_interval(
-    value: float, disjoint_pairs: int | float, confidence: float
-) -> tuple[float, float]:
-    """Return the exact interval of an AUROC of 0 or 1.
-
-    Pairs that share no record are independent tosses, and all of them fell the same
-    way, so the chance of that way is at least (alpha/2)^(1/pairs).
-    """
-    low = ((1 - confidence) / 2) ** (1 / disjoint_pairs)
-    return (low, 1.0) if value else (0.0, 1 - low)
 
 
 def _by_counts(value: float, disjoint_pairs: int | float, confidence: float) -> float:
@@ -497,29 +479,17 @@ def _variance_of_mean(placements: Float[np.ndarray, " n"]) -> float:
     return float(placements.var(ddof=1)) / len(placements)
 
 
-def _covariance_of_means(
-    a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]
-) -> float:
-    if len(a) == 1:
-        return 0.0
-    return float((a - a.mean()) @ (b - b.mean())) / (len(a) - 1) / len(a)
-
-
 _TPR = "TPR at FPR {fpr}, order statistics and Clopper-Pearson"
 _UNEVEN = (
     "needs {wanted} candidates of each client, or clients of like sizes: client "
     "{place} of {clients} has {fewest}, and the largest {most}"
 )
 
-MemberScores = Shaped[np.ndarray, " members"]
-NonmemberScores = Shaped[np.ndarray, " nonmembers"]
-
 
 def tpr_at_fpr(
-    member_scores: MemberScores,
-    nonmember_scores: NonmemberScores,
+    member_scores: AnyScores,
+    nonmember_scores: AnyScores,
     fpr: float,
-    confidence: float = 0.95,
     clusters: Clusters | None = None,
 ) -> Estimate:
     """Return the true-positive rate at a false-positive rate of at most ``fpr``, in (0, 1).
@@ -539,7 +509,6 @@ def tpr_at_fpr(
         >>> print(tpr_at_fpr(np.array([60.0, 95.0]), np.arange(100.0), fpr=0.01))
         unresolved (needs 1000 non-members, has 100)
     """
-    check_confidence(confidence)
     members, others = checked_scores(member_scores, nonmember_scores)
     if not 0 < fpr < 1:
         raise ConfigError(
@@ -550,9 +519,9 @@ def tpr_at_fpr(
     sizes = effective_sizes(members, others, fpr, clusters)
     if sizes[1] < needed:
         reason = needs(needed, "non-members", int(sizes[1]))
-        return unresolved(reason, counts, method, confidence)
-    ends = rate_with_ends(members, others, fpr, confidence, sizes)
-    return Estimate(*ends, counts, method, confidence)
+        return unresolved(reason, counts, method, 0.95)
+    ends = rate_with_ends(members, others, fpr, 0.95, sizes)
+    return Estimate(*ends, counts, method)
 
 
 def effective_sizes(
@@ -694,9 +663,7 @@ class RocCurve:
         return clopper_pearson(self.tpr * self.members, self.members, confidence)
 
 
-def roc_curve(
-    member_scores: MemberScores, nonmember_scores: NonmemberScores
-) -> RocCurve:
+def roc_curve(member_scores: AnyScores, nonmember_scores: AnyScores) -> RocCurve:
     """Return the ROC curve; a score at the threshold is called a member.
 
     Example:
@@ -954,7 +921,6 @@ def pooled_auroc(
         >>> print(pooled_auroc([alice, bob]))
         0.500 [0.059, 0.941], n = 3 + 3
     """
-    check_confidence(confidence)
     clients = [
         delong_components(members, others, clusters=alike)
         for (members, others), alike in zip(

@@ -39,14 +39,13 @@ def online_scores(
     is_in: Mask,
     is_out: Mask,
     variance: Variance = "per-record",
-    floor: float = FLAT,
 ) -> PerRecord:
     """Return log N(target; shadows in) - log N(target; shadows out).
 
     0 for a record that no shadow was trained on, or all of them.
     """
-    ratio = _log_density(target, *_normals(shadows, is_in, variance, floor))
-    ratio = ratio - _log_density(target, *_normals(shadows, is_out, variance, floor))
+    ratio = _log_density(target, *_normals(shadows, is_in, variance))
+    ratio = ratio - _log_density(target, *_normals(shadows, is_out, variance))
     return np.where(is_in.any(axis=0) & is_out.any(axis=0), ratio, 0.0)
 
 
@@ -55,19 +54,18 @@ def offline_scores(
     shadows: Signals,
     is_out: Mask,
     variance: Variance = "per-record",
-    floor: float = FLAT,
 ) -> PerRecord:
     """Return -log Pr[N(shadows out) > target]: one-sided, so 0 is far below them.
 
     log 2, as for their median, where all shadows were trained on a record.
     """
-    mean, deviation = _normals(shadows, is_out, variance, floor)
+    mean, deviation = _normals(shadows, is_out, variance)
     standard = np.where(is_out.any(axis=0), (mean - target) / deviation, 0.0)
     return -log_ndtr(standard)
 
 
 def _normals(
-    shadows: Signals, chosen: Mask, variance: Variance, floor: float
+    shadows: Signals, chosen: Mask, variance: Variance
 ) -> tuple[PerRecord, PerRecord]:
     """Return each record's median and deviation over the chosen shadows."""
     picked = np.where(chosen, shadows, np.nan)
@@ -77,7 +75,7 @@ def _normals(
         picked = picked[:, known]
         centre[known] = np.nanmedian(picked, axis=0)
         spread[known] = _deviation(picked, variance)
-    return centre, np.maximum(spread, floor)
+    return centre, np.maximum(spread, FLAT)
 
 
 def _deviation(picked: Signals, variance: Variance) -> PerRecord | float:

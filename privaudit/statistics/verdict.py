@@ -61,11 +61,7 @@ def enough_to_exclude(estimate: Estimate, margin: float, *, sides: int = 2) -> i
     error = (estimate.high - estimate.low) / (2 * quantile)
     share = _POWER if sides == 1 else (1 + _POWER) / 2
     exact = sum(estimate.n) * (error * (quantile + float(ndtri(share))) / margin) ** 2
-    return up_to_two_digits(max(exact, 1.0))
-
-
-def up_to_two_digits(exact: float) -> int:
-    """Return a number of records, rounded up to two digits."""
+    exact = max(exact, 1.0)
     digit = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
     return math.ceil(exact / digit) * digit
 
@@ -232,13 +228,8 @@ class Verdict:
             return f"{self._leaks(shown)}."
         if self.kind == "reversed":
             return f"Separates, with the sign turned: {shown}, {_TURNED}"
-        alone = ""
-        share = self.pooled.share
-        if (
-            self.audits > 1
-            and _kind(found, self.limits, share, self.evidence) == "leaks"
-        ):
-            alone = _ALONE
+        by_itself = _kind(found, self.limits, self.pooled.share, self.evidence)
+        alone = _ALONE * (self.audits > 1 and by_itself == "leaks")
         if self.kind == "no evidence":
             of = " on average" * (self.evidence is None)
             return f"No evidence of a leak{of}: {self._ruled_out(auroc, shown)}.{alone}"
@@ -259,19 +250,16 @@ class Verdict:
         both = "0.5 and " * (auroc.low <= 0.5)
         said = f"{shown}, includes {both}nothing above {limit:g}"
         if self.tail_bound is not None:
-            said += f"; {self._told}, within {percent(self.limits.tail_margin)}"
+            rate, most = percent(self.limits.fpr), percent(self.limits.tail_margin)
+            said += (
+                f"; at most {self.tail_bound:.1%} of members are told at {rate} false "
+                f"alarms, within {most}"
+            )
         if 1 - auroc.low > limit:
             said += (
                 f"; with the sign turned, up to {1 - auroc.low:.3f} is not ruled out"
             )
         return said
-
-    @property
-    def _told(self) -> str:
-        rate = percent(self.limits.fpr)
-        return (
-            f"at most {self.tail_bound:.1%} of members are told at {rate} false alarms"
-        )
 
     def _open(self, auroc: Estimate, shown: str) -> str:
         limit, bound = 0.5 + self.limits.margin, self.tail_bound

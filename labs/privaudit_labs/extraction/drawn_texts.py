@@ -25,17 +25,13 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from privaudit.auditing.answer_table import (
-    ROWS_AT_ONCE,
-    AnswerTable,
-    SamplingScheme,
-    answered,
-)
+from privaudit.auditing.answer_values import ROWS_AT_ONCE, answered
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.datasets.records import ANSWER, PictureTokens, TokenSequences
 from privaudit.federation.trainer import ClientId, Records, Task
 from privaudit.models.interfaces import Tuning
+from privaudit_labs.extraction.answer_table import AnswerTable, SamplingScheme
 
 
 def is_extractable(

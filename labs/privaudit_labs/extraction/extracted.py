@@ -13,23 +13,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
-from privaudit.auditing.answer_table import AnswerTable
-from privaudit.auditing.parts.exposure import MemberShares, share
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.report.wording import interval, point, rate
 from privaudit.runs.ledger import Ledger
 from privaudit.statistics.verdict import Sampling
+from privaudit_labs.extraction.answer_table import AnswerTable
 from privaudit_labs.extraction.drawn_texts import (
     ExtractedClient,
     Extracts,
     is_extractable,
 )
+from privaudit_labs.member_shares import Hits, MemberShares, share
 
 PREFIXES = (0.0, 25.0, 50.0, 75.0)  # percent of an answer that is shown
 TRIES = (1, 10, 100, 1_000, 10_000)
-Hits = Bool[np.ndarray, " units"]
 
 
 @dataclass(frozen=True)

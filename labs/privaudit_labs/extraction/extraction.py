@@ -9,13 +9,13 @@ from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.auditing.answer_table import SamplingScheme, answer_table
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.signals import FARTHEST, PUBLIC_MEDIAN, score_beside_public
 from privaudit.core.lazy_torch import torch
 from privaudit.core.tensors import stack
 from privaudit.federation.query import as_writer
 from privaudit.federation.trainer import Records
+from privaudit_labs.extraction.answer_table import SamplingScheme, answer_table
 from privaudit_labs.extraction.drawn_texts import ExtractedClient, SuffixDraws
 
 

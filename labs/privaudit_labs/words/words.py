@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from privaudit.auditing.attack import Target
-from privaudit.auditing.parts.exposure import MemberShares, share
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.auditing.record_gradients import chosen_moves, why_no_moves
 from privaudit.auditing.signals import reference_records
 from privaudit.models.interfaces import OwnersModel
 from privaudit.statistics.estimate import mean_with_t, paired_difference
+from privaudit_labs.member_shares import MemberShares, share
 from privaudit_labs.words.span_words import (
     HOSTS,
     ReadTexts,

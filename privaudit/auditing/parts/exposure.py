@@ -11,13 +11,12 @@ without their fit of its tail.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from privaudit.auditing.answer_table import SamplingScheme, answer_table
+from privaudit.auditing.answer_values import answer_values
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.core.lazy_torch import Tensor, torch
@@ -29,39 +28,6 @@ from privaudit.statistics.estimate import (
     proportion,
     two_proportions,
 )
-
-AS_IT_IS = SamplingScheme()
-Hits = Bool[np.ndarray, " units"]
-
-
-@dataclass(frozen=True)
-class MemberShares:
-    """Which share of records something befell; of groups with one coin, one at least.
-
-    Attributes:
-        members: Of those that were trained on.
-        others: Of the same clients' candidates that were not: the null.
-        beyond: The first less the second; above 0 it goes with training.
-    """
-
-    members: Estimate
-    others: Estimate
-    beyond: Estimate
-
-    def __str__(self) -> str:
-        return f"members {self.members}; others {self.others}; difference {self.beyond}"
-
-
-def share(hits: Sequence[Hits], truth: Sequence[Hits]) -> MemberShares | None:
-    """Return the shares of all clients' members and others; None without either."""
-    hit, member = np.concatenate(hits), np.concatenate(truth)
-    counts = [(int(hit[of].sum()), int(of.sum())) for of in (member, ~member)]
-    if not all(size for _, size in counts):
-        return None
-    members, others = counts
-    return MemberShares(
-        proportion(*members), proportion(*others), two_proportions(*members, *others)
-    )
 
 
 @dataclass(frozen=True)
@@ -133,8 +99,8 @@ def score_secrets(
 
     def score() -> SecretScores:
         texts = with_others(candidates.pick(canaries), others)
-        table = answer_table(adversary, model, texts, AS_IT_IS)
-        logs = table.suffixes(0.0).reshape(-1, 1 + others.shape[1])
+        (tokens,) = answer_values(adversary, model, texts)
+        logs = tokens.sum(dim=1).numpy().reshape(-1, 1 + others.shape[1])
         return SecretScores(target.client, logs)
 
     return adversary.once(("secrets",), score, model, candidates)
@@ -197,17 +163,20 @@ def summarise(
 
     ``secrets`` is how many there could have been, the canary's own among them.
     """
-    first = share([bits >= math.log2(secrets)], [truth])
-    if first is None:
+    first, counts = bits >= math.log2(secrets), []
+    for of in (truth, ~truth):
+        counts.append((int(first[of].sum()), int(of.sum())))
+    if not all(size for _, size in counts):
         return None
+    members, others = counts
     return SecretExposure(
         secrets,
         mean_with_t(bits[truth]),
         mean_with_t(bits[~truth]),
         expected_exposure(secrets),
-        first.members,
-        first.others,
-        first.beyond,
+        proportion(*members),
+        proportion(*others),
+        two_proportions(*members, *others),
     )
 
 

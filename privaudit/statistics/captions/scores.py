@@ -549,13 +549,9 @@ def _mean_metrics(
     sums: Float[np.ndarray, "*samples columns"],
 ) -> Float[np.ndarray, "*samples 6"]:
     """Return the metrics of each row of sums, which holds those of every model."""
-    models = sums.reshape(*sums.shape[:-1], -1, COLUMNS)
-    return _metrics(models).mean(axis=-2)
-
-
-def _metrics(sums: Float[np.ndarray, "*samples 13"]) -> Float[np.ndarray, "*samples 6"]:
+    sums = sums.reshape(*sums.shape[:-1], -1, COLUMNS)
     matches, totals = sums[..., :ORDERS], sums[..., ORDERS : 2 * ORDERS]
     length, closest = sums[..., 2 * ORDERS], sums[..., 2 * ORDERS + 1]
     means = sums[..., -3:-1] / sums[..., -1:]
     bleu_scores = bleu(BleuCounts(matches, totals, length, closest))
-    return np.concatenate([bleu_scores, means], axis=-1)
+    return np.concatenate([bleu_scores, means], axis=-1).mean(axis=-2)

@@ -167,8 +167,6 @@ def one_run_p_value(
     beyond = np.where(
         correct > 0, bdtrc(np.maximum(correct - 1, 0), guesses, expit(epsilon)), 1.0
     )
-    if delta == 0:
-        return beyond
     steps = np.arange(1, max(int(correct.max()), 1) + 1)
     below = correct[:, None] - steps
     outcomes, inside = np.arange(guesses + 1.0), np.maximum(below, 0)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.auditing.answer_table import AnswerTable
-from privaudit.auditing.parts.exposure import MemberShares
 from privaudit.runs.ledger import Ledger
+from privaudit_labs.extraction.answer_table import AnswerTable
 from privaudit_labs.extraction.drawn_texts import Draws, ExtractedClient
 from privaudit_labs.extraction.extracted import drawn_shares
 from privaudit_labs.extraction.extraction import Extraction
+from privaudit_labs.member_shares import MemberShares
 
 RECORDS, SIZE = 60, 5
 

@@ -6,22 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.auditing.answer_table import SamplingScheme, answer_table
-from privaudit.auditing.parts.exposure import share
 from privaudit.core.tensors import stack
 from privaudit.datasets.records import ANSWER, TokenSequences
 from privaudit.federation.trainer import Records, Task
 from privaudit.models.interfaces import Tuning
+from privaudit_labs.extraction.answer_table import SamplingScheme, answer_table
 from privaudit_labs.extraction.drawn_texts import SuffixDraws, is_extractable
 from privaudit_labs.extraction.extraction import Extraction
-from tests.privaudit.auditing.test_answer_table import (
-    ALL,
-    FEW,
-    TRAINER,
-    Attacked,
-    attacked,
-    learned,
-)
+from privaudit_labs.member_shares import share
+from tests.labs.extraction.test_answer_table import ALL, FEW, learned
+from tests.privaudit.auditing.test_answer_values import TRAINER, Attacked, attacked
 from tests.toy_language import END, VOCABULARY, parrot, toy_dialogues, toy_writing_task
 
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from privaudit import Auditor, load_run
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.parts.exposure import MemberShares
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.recording.owner import use_owner
@@ -17,6 +16,7 @@ from privaudit.recording.recorder import Recorder
 from privaudit.report.page import render_report
 from privaudit.runs.ledger import Coin, Ledger
 from privaudit.statistics.estimate import mean_with_t
+from privaudit_labs.member_shares import MemberShares
 from privaudit_labs.words.span_words import ReadTexts
 from privaudit_labs.words.words import WORDS, ReadWords, judge
 from tests.labs.words.test_span_words import CausalOwner, texts

@@ -9,7 +9,6 @@ from torch import Tensor
 from privaudit.auditing.gradient_regression import (
     GramBlock,
     divided_by_size,
-    fit_step,
     likeliest,
     over_rounds,
     took_part,
@@ -58,7 +57,7 @@ def test_factors_and_rows_make_one_block(places: int) -> None:
 def test_the_step_is_found_and_members_are_certain(step: float) -> None:
     rows, is_member = rows_of(factors(0)), coins(1)
     block = GramBlock.of_rows(rows, -step * rows[is_member].sum(dim=0))
-    fit = fit_step(block)
+    fit = block.fit
     assert fit is not None
     assert fit.step == pytest.approx(step, rel=0.2)  # the noises tried are 1.8 apart
     found = took_part([block])

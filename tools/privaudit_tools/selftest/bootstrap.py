@@ -24,7 +24,6 @@ from privaudit.statistics.roc import (
     Placements,
     checked_scores,
     delong_components,
-    extreme_interval,
 )
 
 MemberScores = Shaped[np.ndarray, " members"]
@@ -148,8 +147,9 @@ def bootstrap_auroc(
 ) -> Estimate:
     """Return the AUROC with a bootstrap interval, members and non-members apart.
 
-    Where an AUROC is 0 or 1 so is every resample's, and the interval is the exact one
-    of :func:`privaudit.statistics.roc.extreme_interval`. A class whose scores all
+    Where an AUROC is 0 or 1 so is every resample's, and the interval is the exact one:
+    pairs that share no record are independent tosses, and all of them fell the same way,
+    so the chance of that way is at least (alpha/2)^(1/pairs). A class whose scores all
     tie is constant in every resample: with ties or few records of a class prefer
     :func:`privaudit.statistics.roc.auroc`.
 
@@ -171,8 +171,8 @@ def bootstrap_auroc(
     placements = delong_components(member_scores, nonmember_scores, clusters=clusters)
     value, counts = placements.value, (len(member_scores), len(nonmember_scores))
     if value in (0.0, 1.0):
-        pairs = placements.disjoint_pairs
-        low, high = extreme_interval(value, pairs, confidence)
+        low = ((1 - confidence) / 2) ** (1 / placements.disjoint_pairs)
+        low, high = (low, 1.0) if value else (0.0, 1 - low)
         return Estimate(value, low, high, counts, "AUROC, exact", confidence)
     resampling = Resampling.of(member_scores, nonmember_scores, clusters)
     aurocs = _replicate(resampling, rng, replicates, resampling.aurocs)

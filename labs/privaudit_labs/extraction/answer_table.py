@@ -5,22 +5,17 @@ gives it, also behind each beginning that is shown, and nothing need be drawn.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from privaudit.auditing.answer_values import answer_values
 from privaudit.auditing.attack import Adversary
-from privaudit.core.devices import in_chunks
-from privaudit.core.errors import ConfigError
-from privaudit.core.lazy_torch import Tensor, functional, torch
-from privaudit.core.tensors import Tensors, stack
-from privaudit.datasets.records import ANSWER, PictureTokens, TokenSequences
-from privaudit.federation.query import as_writer
+from privaudit.core.lazy_torch import Tensor, torch
+from privaudit.core.tensors import Tensors
+from privaudit.datasets.records import ANSWER
 from privaudit.federation.trainer import Records
-
-ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,6 @@ class AnswerTable:
         return values.masked_fill(positions < self.starts(prefix)[:, None], fill)
 
 
-@torch.no_grad()
 def answer_table(
     adversary: Adversary, model: Tensors, records: Records, scheme: SamplingScheme
 ) -> AnswerTable:
@@ -106,65 +100,20 @@ def answer_table(
     Raises:
         ConfigError: The model does not write, or a record has no answer.
     """
-    return adversary.once(
-        ("answers", scheme),
-        lambda: _ask(adversary, model, records, scheme),
-        model,
-        records,
-    )
 
-
-def _ask(
-    adversary: Adversary, model: Tensors, records: Records, scheme: SamplingScheme
-) -> AnswerTable:
-    language = adversary.task.language
-    tuning = as_writer(adversary.trainer).tuning(adversary.task, stack([model]))
-    words, pictures = answered(records)
-
-    def logs_of(rows: Tensor) -> tuple[Tensor, Tensor]:
-        asked = words[rows].trimmed()
-        is_answer = asked.kinds[:, 1:] == ANSWER
-        ahead = is_answer.any(dim=0).nonzero().flatten()
-        picture = pictures[rows].read(language.device)[None]
-        logits = language.logits(
-            picture,
-            asked.repeated(1).to(language.device),
-            tuning,
-            ahead.to(language.device),
-        )[0].cpu()
-        counted = is_answer[:, ahead]
-        own = torch.where(counted, asked.ids[:, ahead + 1], 0)
+    def values(logits: Tensor, own: Tensor) -> list[Tensor]:
         logs = torch.stack(  # row by row: in float64 they are as large as all logits
             [
                 scheme.log_probabilities(row).gather(1, tokens[:, None])[:, 0]
                 for row, tokens in zip(logits, own, strict=True)
             ]
         )
-        likeliest = own == logits.argmax(dim=-1)
-        order = (~counted).int().argsort(dim=1, stable=True)  # the answer to the left
-        logs, likeliest = logs.masked_fill(~counted, 0.0), likeliest | ~counted
-        return logs.gather(1, order), likeliest.gather(1, order)
+        return [logs, own == logits.argmax(dim=-1)]
 
-    parts = list(in_chunks(len(records), ROWS_AT_ONCE, logs_of))
-    longest = max(logs.shape[1] for logs, _ in parts)
+    def ask() -> AnswerTable:
+        logs, likeliest = answer_values(adversary, model, records, values, (0.0, True))
+        assert records.words is not None
+        sizes = (records.words.kinds == ANSWER).sum(dim=1)
+        return AnswerTable(logs, likeliest, sizes)
 
-    def joined(found: Sequence[Tensor], beyond: float | bool) -> Tensor:
-        wide = [
-            functional.pad(f, (0, longest - f.shape[1]), value=beyond) for f in found
-        ]
-        return torch.cat(wide)
-
-    logs, likeliest = zip(*parts, strict=True)
-    sizes = (words.kinds == ANSWER).sum(dim=1)
-    return AnswerTable(joined(logs, 0.0), joined(likeliest, True), sizes)
-
-
-def answered(records: Records) -> tuple[TokenSequences, PictureTokens]:
-    """Return the words and pictures of records, each of which has an answer."""
-    words, pictures = records.words, records.tokens
-    if words is None or pictures is None or not (words.kinds == ANSWER).any(1).all():
-        raise ConfigError(
-            "Extraction was requested, and not all records have an answer to extract. "
-            "Use a data set with captions or answers, and a model that writes."
-        )
-    return words.trimmed(), pictures
+    return adversary.once(("answers", scheme), ask, model, records)

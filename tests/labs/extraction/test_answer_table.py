@@ -1,41 +1,18 @@
 """What a model says of each token of an answer, against an oracle."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
-from privaudit.auditing.answer_table import SamplingScheme, answer_table
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.parts.exposure import share
-from privaudit.core.errors import ConfigError
-from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
 from privaudit.datasets.records import ANSWER
-from privaudit.federation.threat_models import View, server
-from privaudit.federation.trainer import Reconstruction
-from privaudit.trainers.lora_fedavg import LoraFedAvg
-from tests.toy_federation import CLIENTS
-from tests.toy_language import parrot, toy_dialogues, toy_writing_task
+from privaudit_labs.extraction.answer_table import SamplingScheme, answer_table
+from privaudit_labs.member_shares import share
+from tests.privaudit.auditing.test_answer_values import TRAINER, Attacked, attacked
 
-TRAINER = LoraFedAvg(rank=2)
 ALL = SamplingScheme()
 FEW = SamplingScheme(temperature=0.7, top_k=3)
-Attacked = tuple[Adversary, list[Target]]
-
-
-def attacked(known: int) -> Attacked:
-    """Return clients, the first of whose candidates the model memorised."""
-    asked = {c: toy_dialogues(12, 50 + n) for n, c in enumerate(CLIENTS)}
-    memory = [r.words[:known] for r in asked.values() if r.words is not None]
-    task = replace(toy_writing_task(), backbone=parrot(memory))
-    model = TRAINER.start(task, Seeds(0))
-    adversary = Adversary(TRAINER, task, server, View("server", ()), Seeds(1))
-    return adversary, [
-        Target(client, Reconstruction(model), records)
-        for client, records in asked.items()
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +79,3 @@ def test_members_come_greedily_and_others_do_not(learned: Attacked) -> None:
     assert found.members.n == found.others.n == (18,)
     assert found.members.value > 0.6
     assert found.beyond.low > 0
-
-
-def test_records_without_an_answer_are_refused() -> None:
-    adversary, (target, *_) = attacked(0)
-    blank = replace(target.candidates, words=None)
-    with pytest.raises(ConfigError, match="not all records have an answer"):
-        answer_table(adversary, target.reconstructed.model, blank, ALL)
