@@ -27,8 +27,8 @@ from privaudit.cli.commands.gate import gate, plan
 from privaudit.cli.commands.new import new
 from privaudit.cli.commands.report import figure, report
 from privaudit.cli.commands.train import import_recording, split, train
-from privaudit.cli.options import with_computing, with_owner, with_trust
-from privaudit.cli.plugins import installed_commands, load_command
+from privaudit.cli.options import with_computing, with_owner
+from privaudit.cli.plugins import COMMANDS, load_command
 from privaudit.cli.printing import show, with_json
 from privaudit.cli.start import run_to_its_end
 from privaudit.core.errors import (
@@ -66,7 +66,7 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
-        return [*own, *(name for name in installed_commands() if name not in own)]
+        return [*own, *(name for name in sorted(COMMANDS.usable()) if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         own = super().get_command(ctx, cmd_name)
@@ -186,7 +186,6 @@ def doctor(
 
 _COMPUTING = (train, attack, tradeoff, compare, gate, claim, verify)
 _ASKING = (attack, tradeoff, compare, gate, lint, verify)  # models of runs
-_LOADING = (lint,)
 _NAMES = {import_recording: "import", list_names: "list", show_status: "status"}
 _PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Run": (train, split, import_recording, show_status),
@@ -204,7 +203,6 @@ def _add_commands() -> None:
                 app.add_typer(one, name="key", rich_help_panel=panel)
                 continue
             made = with_computing(one) if one in _COMPUTING else one
-            made = with_trust(made) if one in _LOADING else made
             made = with_owner(made) if one in _ASKING else made
             name = _NAMES.get(one, one.__name__)
             app.command(name, rich_help_panel=panel)(with_json(made, name))

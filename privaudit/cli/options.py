@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.parameters import parse_pairs, parse_spec
-from privaudit.runs.fields import PATH, RunFields
+from privaudit.runs.fields import PATH
 
 if TYPE_CHECKING:
     from privaudit.privacy.events import Claim
@@ -93,10 +93,6 @@ Fields = Annotated[
     typer.Option(
         "--field", help="Run setting, as NAME=VALUE, such as clients=3; repeatable."
     ),
-]
-Data = Annotated[
-    str | None,
-    typer.Option(help=RunFields.model_fields["data"].description, metavar="PATH"),
 ]
 HowSampled = Annotated[
     str,
@@ -333,19 +329,6 @@ def with_computing(command: Callable[..., None]) -> Callable[..., None]:
         keyword_option("trust_remote_code", False, TrustRemoteCode),
         keyword_option("bits", None, ChosenBits),
     )
-
-
-def with_trust(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with ``--trust-remote-code`` alone, for one that loads models."""
-
-    def compute(trust_remote_code: bool = False, **named: Any) -> None:
-        from privaudit.models import remote_code
-
-        with remote_code.trust_remote_code(trust_remote_code):
-            command(**named)
-
-    trust = keyword_option("trust_remote_code", False, TrustRemoteCode)
-    return offering(command, compute, trust)
 
 
 def with_owner(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,7 +7,6 @@ pytest loads this module in every project that has privaudit installed, so it im
 nothing but pytest, and does nothing where neither is used.
 """
 
-import dataclasses
 import difflib
 import shutil
 import tempfile
@@ -174,8 +173,7 @@ def _is_ours(item: pytest.Item, marker: pytest.Mark) -> bool:
 
 def _names() -> list[str]:
     """Return all keywords of the marker."""
-    kinds = (AuditArguments, MarkerLimit)
-    return [one.name for kind in kinds for one in dataclasses.fields(kind)]
+    return [*AuditArguments.__match_args__, *MarkerLimit.__match_args__]
 
 
 def _refuse_unknown(marker: pytest.Mark) -> None:
@@ -183,9 +181,7 @@ def _refuse_unknown(marker: pytest.Mark) -> None:
     if marker.args or unknown:
         what = ", ".join([*map(repr, marker.args), *unknown])
         _fail(f"@pytest.mark.privacy has no {what}. It has: {', '.join(_names())}.")
-    how = [
-        one.name for one in dataclasses.fields(MarkerLimit) if one.name in marker.kwargs
-    ]
+    how = [name for name in MarkerLimit.__match_args__ if name in marker.kwargs]
     if how and not {*_LINES} & {*how}:
         _fail(
             f"@pytest.mark.privacy has {', '.join(how)} and holds nothing to it. Give "
@@ -205,7 +201,7 @@ def _hold(config: pytest.Config, asked: Mapping[str, Any]) -> None:
     if not {*_LINES} & asked.keys():
         return
     audited = _audit(config, asked)
-    names = [one.name for one in dataclasses.fields(MarkerLimit)]
+    names = MarkerLimit.__match_args__
     limit = MarkerLimit(**{name: asked[name] for name in names if name in asked})
     try:
         if limit.baseline is not None:
@@ -342,7 +338,7 @@ def _audit(config: pytest.Config, asked: Mapping[str, Any]) -> "Audit":
 
 def _asked(config: pytest.Config, marker: Mapping[str, Any]) -> AuditArguments:
     """Return what the marker says, and for the rest the ini file."""
-    names = [one.name for one in dataclasses.fields(AuditArguments)]
+    names = AuditArguments.__match_args__
     ini = {name: str(config.getini(f"privaudit_{name}")) for name in names}
     if marker.get("train"):
         ini["run"] = ""

@@ -33,22 +33,18 @@ def read_status(runs: Path) -> Json:
         runs: The folder of runs, or a working copy of one in a store.
     """
     url = url_of(runs)
-    headers = sorted(runs.glob(f"*/{HEADER}"))
-    trained = (
-        dict(_runs_of_store(url))
-        if url
-        else {
-            one.parent.name: _run(
-                partial(read_json, one), FolderLeases(one.parent), one.parent
-            )
-            for one in headers
-        }
-    )
+    trained = dict(_runs_of_store(url) if url else _runs_of_folder(runs))
     files = sorted((runs / SWEEPS).glob(f"*/{SWEEP}"))
     return {
         "sweeps": {file.parent.name: _sweep(file, trained) for file in files},
         "runs": trained,
     }
+
+
+def _runs_of_folder(runs: Path) -> Iterator[tuple[str, Json]]:
+    for header in sorted(runs.glob(f"*/{HEADER}")):
+        run = header.parent
+        yield run.name, _run(partial(read_json, header), FolderLeases(run), run)
 
 
 def _runs_of_store(url: str) -> Iterator[tuple[str, Json]]:
@@ -130,11 +126,8 @@ def lines_of(status: Json) -> Iterator[str]:
                 yield f"  {what}: {in_words(job)}"
     others = {n: run for n, run in status["runs"].items() if n not in swept}
     if others:
-        yield (
-            f"{len(others)} other runs: {_counts(others)}"
-            if swept
-            else (f"{len(others)} runs: {_counts(others)}")
-        )
+        what = "other runs" if swept else "runs"
+        yield f"{len(others)} {what}: {_counts(others)}"
     for name, run in others.items():
         if not _is_done(run):
             yield f"  {name}: {in_words(run)}"

@@ -63,6 +63,20 @@ def outcome_in_words(code: str) -> str:
     return "undecided" if code == "underpowered" else code
 
 
+# XML 1.0 has no way to write these, not even escaped.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+def xml_text(text: str) -> str:
+    """Return a text without the characters that XML cannot hold.
+
+    Example:
+        >>> xml_text("a" + chr(0) + "b")
+        'a�b'
+    """
+    return _FORBIDDEN.sub("\ufffd", text)
+
+
 def rounds(indices: Sequence[int]) -> str:
     """Return rounds as ranges.
 

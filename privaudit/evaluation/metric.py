@@ -79,10 +79,9 @@ class Metric(Generic[Measurable]):
     def shown(self, result: AttackResult) -> Estimate:
         """Return what tables and sweeps show of an attack result."""
         clients: Any = result.clients  # what metrics of attacks measure
-        shown: Estimate = (
+        return (
             getattr(result, self.field) if self.field else self.interval(clients, 0.95)
         )
-        return shown
 
     def stored(self, entry: Mapping[str, Any], scores: Callable[[], Any]) -> float:
         """Return a run's value as its audit says it, else from its scores."""

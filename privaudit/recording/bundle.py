@@ -1,6 +1,6 @@
 """bundle.json: what whoever recorded a federation declares of it, and its settings.
 
-Specified in docs/format.md; :func:`bundle_schema` is the JSON schema.
+Specified in docs/format.md, by the JSON schema of :class:`Bundle`.
 """
 
 import json
@@ -177,14 +177,6 @@ def bundle_of(content: dict[str, Any], place: Path) -> Bundle:
     for name in bundle.clients:
         check_client_name(name)
     return bundle
-
-
-def bundle_schema() -> dict[str, Any]:
-    """Return the JSON schema of bundle.json."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Bundle.model_json_schema(),
-    }
 
 
 ORIGIN = "recorded"

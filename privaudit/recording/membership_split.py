@@ -284,7 +284,8 @@ def split_membership(
         >>> len(ledger.candidates_of("client-3")), len(ledger.members_of("client-3"))
         (175, 80)
     """
-    numbered = _numbered(owners=owners, groups=groups, labels=labels)
+    columns = {"owners": owners, "groups": groups, "labels": labels}
+    numbered = {n: number_values(n, v) for n, v in columns.items() if v is not None}
     members = None if members is None else _positions(members)
     count = _count(records, numbered, members)
     trained = None if members is None else _trained(members, count)
@@ -390,8 +391,7 @@ def _every(
     Mathematical Statistics 15 (1944).
     """
     steps = np.floor(np.arange(count + 1) * share + rng.random())
-    chosen: Bool[np.ndarray, " count"] = np.diff(steps) > 0
-    return chosen
+    return np.diff(steps) > 0
 
 
 def _assign(
@@ -413,14 +413,6 @@ def _assign(
         records, client_of[unit] = held[0]
         heapq.heapreplace(held, (records + size, int(client_of[unit])))
     return client_of
-
-
-def _numbered(**columns: Values | None) -> dict[str, RecordColumn]:
-    return {
-        name: number_values(name, values)
-        for name, values in columns.items()
-        if values is not None
-    }
 
 
 def _count(
@@ -471,8 +463,7 @@ def _positions(members: Any) -> Values:
     chosen = getattr(members, "_indices", None)  # a table of one column
     if chosen is not None:
         return list(chosen.column(0).to_pylist())
-    found: Values = getattr(members, "indices", members)
-    return found
+    return getattr(members, "indices", members)
 
 
 def drawn_by(

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, get_args
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped, UInt8
@@ -51,7 +51,6 @@ VARIABLE = "PRIVAUDIT_OWNER"
 Positions = Int[np.ndarray, " records"]
 
 
-@runtime_checkable
 class Query(Protocol):
     """What one model says of some records.
 
@@ -81,7 +80,6 @@ class Query(Protocol):
         ...
 
 
-@runtime_checkable
 class LocalUpdate(Protocol):
     """One client's training in one round, as the federation's own clients do it."""
 
@@ -98,7 +96,6 @@ class LocalUpdate(Protocol):
         ...
 
 
-@runtime_checkable
 class Reconstruct(Protocol):
     """The best model of a client that a view allows, where it is not the last upload."""
 
@@ -183,8 +180,7 @@ class Owner:
 def _task(given: object, name: str) -> TaskKind:
     for task in get_args(TaskKind):
         if task == given:
-            found: TaskKind = task
-            return found
+            return task
     raise ConfigError(
         f"{name} says that its task is {shown(repr(given))}. Say classification or "
         "generation."

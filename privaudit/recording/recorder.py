@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -176,8 +175,7 @@ class RoundWriter:
     def hold(self, name: str, value: Any) -> Tensor:
         """Return a tensor as it is now: the federation may go on to change it."""
         if self._tensors.holds(value):
-            held: Tensor = value
-            return held
+            return value
         try:
             tensor = torch.as_tensor(value).detach().cpu()
             check_limit("tensors", tensor.nbytes, "It")
@@ -581,12 +579,7 @@ class Recorder:
     def __enter__(self) -> "Recorder":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close, or stop after an error."""
         self.close() if kind is None else self.stop()
 

@@ -5,14 +5,12 @@ Source: EDPB, Opinion 28/2024 on AI models, on testing and resistance to attacks
 
 import tomllib
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
 from privaudit.auditing.scenario import SCENARIOS
+from privaudit.report.page_template import asset
 
-CLASSES: dict[str, Any] = tomllib.loads(
-    (files("privaudit.report") / "attack_classes.toml").read_text(encoding="utf-8")
-)
+CLASSES: dict[str, Any] = tomllib.loads(asset("attack_classes.toml"))
 
 
 def classes_tried(scenario: str) -> str:

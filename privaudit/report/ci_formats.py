@@ -4,7 +4,7 @@ An exact number about members is an equation about them, and few are enough (see
 docs/export.md). So no number that a membership enters is here, nor the run's name, which
 may hold its seed: these texts may be public. Epsilons may follow from how many are
 members, where whole clients are or where a run was recorded, so that none is here. The
-terminal, ``--json`` and the report have the numbers, for the owner: :func:`gate_row`.
+terminal, ``--json`` and the report have the numbers, for the owner: :func:`gate_cells`.
 
 Sources: https://shields.io/badges/endpoint-badge, schema version 1. JUnit has no standard:
 elements and attributes are those that GitLab's and Jenkins' readers share (testsuites,
@@ -23,7 +23,6 @@ import os
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +32,7 @@ from privaudit.checks.gate.checks import AnyCheck, GateCheck
 from privaudit.checks.gate.gate import GateResult
 from privaudit.checks.gate.guarantees import GuaranteeCheck
 from privaudit.checks.gate.settings import TABLE, SettingLine
-from privaudit.checks.gate.strength import Shortfall
-from privaudit.core.formatting import outcome_in_words
+from privaudit.core.formatting import outcome_in_words, xml_text
 from privaudit.core.storage import append_lines, read_bytes
 from privaudit.report.wording import interval, point
 from privaudit.runs.own_files import check_file, write_output
@@ -123,12 +121,6 @@ def gate_badge(result: GateResult) -> dict[str, Any]:
     }
 
 
-# XML 1.0 has no way to write these, not even escaped.
-_FORBIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]", re.UNICODE
-)
-
-
 def gate_junit(result: GateResult) -> str:
     """Return a gate's result: a test for each check, failed unless it passed.
 
@@ -167,16 +159,6 @@ def _add(suite: ET.Element, check: AnyCheck, scenario: str) -> None:
     kind = {"message": xml_text(coded(check)), "type": check.outcome}
     failure = ET.SubElement(case, "failure", kind)
     failure.text = xml_text(f"{coded(check)}\n{line_of(check)}")
-
-
-def xml_text(text: str) -> str:
-    """Return a text without the characters that XML cannot hold.
-
-    Example:
-        >>> xml_text("a" + chr(0) + "b")
-        'a�b'
-    """
-    return _FORBIDDEN.sub("\ufffd", text)
 
 
 _MARKS = {"pass": "✅ pass", "regression": "❌ regression", "unproved": "pass"}
@@ -377,48 +359,14 @@ def _fingerprint(mark: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(mark).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class GateRow:
-    """One check.
-
-    Attributes:
-        name: Of a metric, a guarantee, an attack or a setting.
-        now: The run's value, as printed.
-        before: The baseline's; empty for limits.
-        line: What it is held to.
-        found: The change with its interval, or the value with its own; for a stated
-            epsilon both values.
-        counts: What n is; empty where nothing was sampled.
-    """
-
-    name: str
-    now: str
-    before: str
-    line: str
-    found: str
-    counts: str
-    outcome: str
-
-
-def gate_row(check: AnyCheck) -> GateRow:
-    """Return a check's cells."""
-    if isinstance(check, Shortfall):
-        now, before = check.now, check.before
-        change = f"{before} to {now}"
-        outcome = outcome_in_words(check.outcome)
-        return GateRow(check.name, now, before, check.code, change, "", outcome)
+def gate_cells(check: AnyCheck) -> tuple[str, str, str, str]:
+    """Return a check's name, its change or value, what it is held to, and its outcome."""
+    outcome = outcome_in_words(check.outcome)
+    if isinstance(check, GateCheck):
+        question, estimate = check.question, check.estimate
+        change = point(estimate, signed=question.before is not None)
+        return question.name, f"{change} {interval(estimate)}", line_of(check), outcome
     if isinstance(check, GuaranteeCheck):
-        now, before = check.now.short, check.before.short
-        change = f"{before} to {now}"
-        return GateRow(check.name, now, before, "no rise", change, "", check.outcome)
-    question, estimate = check.question, check.estimate
-    return GateRow(
-        name=question.name,
-        now=f"{question.now:.3f}",
-        before="" if question.before is None else f"{question.before:.3f}",
-        line=f"{question.setting} {question.limit:g}",
-        found=f"{point(estimate, signed=question.before is not None)} "
-        f"{interval(estimate)}",
-        counts=" + ".join(map(str, estimate.n)),
-        outcome=outcome_in_words(check.outcome),
-    )
+        change = f"{check.before.short} to {check.now.short}"
+        return check.name, change, line_of(check), outcome
+    return check.name, f"{check.before} to {check.now}", check.code, outcome

@@ -10,8 +10,8 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
 from math import isfinite
+from os.path import commonprefix
 
 import numpy as np
 from jaxtyping import Int, Shaped
@@ -33,7 +33,6 @@ from privaudit.models.interfaces import LanguageModel
 from privaudit.models.token_table import TokenTable
 from privaudit.report.page_template import fragment
 from privaudit.report.report_data import ReportData
-from privaudit.report.wording import writes
 
 STEPS = (
     ("#f7fbff", "#1f2328"),
@@ -189,13 +188,6 @@ def _as_address(pixels: Shaped[Tensor, "channels height width"]) -> str:
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def galleries(data: ReportData) -> dict[str, dict[str, list[ExposedRecord]]]:
-    """Return the most exposed records by run and client, where models classify."""
-    return {
-        one.label: most_exposed(one.audit) for one in data.runs if not writes(one.audit)
-    }
-
-
 SHOWN_CAPTIONS = 6  # at either end
 END = " ▪"  # the token that ends an answer, which has no text
 
@@ -325,14 +317,8 @@ def pieces(language: LanguageModel, ids: Int[Tensor, " tokens"]) -> tuple[str, .
     parts, before = [], ""
     for count in range(1, len(ids) + 1):
         text = language.decode(ids[:count].tolist())
-        parts.append(text[_alike(before, text) :])
+        parts.append(text[len(commonprefix((before, text))) :])  # noqa: RUF071
         before = text
     if parts and not parts[-1]:
         parts[-1] = END
     return tuple(parts)
-
-
-def _alike(first: str, second: str) -> int:
-    """Return how many letters two texts begin alike with."""
-    pairs = zip(first, second, strict=False)
-    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))

@@ -7,6 +7,7 @@ from typing import Any
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_log import read_log
+from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.core.formatting import epsilon
 from privaudit.privacy.certificate import guarantee_of
 from privaudit.report import wording
@@ -22,7 +23,7 @@ from privaudit.report.report_data import (
     Findings,
     ReportData,
 )
-from privaudit.report.tables.parts import card_paragraphs, claim_kind, one_run_sentences
+from privaudit.report.tables.parts import card_paragraphs, one_run_sentences
 from privaudit.statistics.estimate import Estimate
 
 
@@ -31,10 +32,11 @@ def summary(runs: Sequence[Findings]) -> str:
     if len(runs) == 1:
         return ""
     kinds = Counter[str](one.audit.verdict.kind for one in runs)
-    claims = Counter[str](filter(None, (claim_kind(one.audit) for one in runs)))
+    asked = (one.audit.part(ONE_RUN) for one in runs)
+    claims = Counter[str](part.verdict.kind for part in asked if part)
     tally = ", ".join(f"{count} {kind}" for kind, count in claims.items())
-    asked = f" Claims on ε: {tally}." if claims else ""
-    return f"Of {len(runs)} runs, {counted(kinds)}.{_hidden(runs)}{asked}"
+    said = f" Claims on ε: {tally}." if claims else ""
+    return f"Of {len(runs)} runs, {counted(kinds)}.{_hidden(runs)}{said}"
 
 
 def counted(kinds: Mapping[str, int]) -> str:

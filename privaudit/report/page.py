@@ -8,6 +8,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.named_attacks import description
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.scenario import SHARES, SLICES
 from privaudit.core.errors import ConfigError, UnknownNameError
@@ -19,7 +20,7 @@ from privaudit.report.attack_classes import classes_tried
 from privaudit.report.columns import audit_row, columns, results
 from privaudit.report.exposed_records import (
     exposed_captions,
-    galleries,
+    most_exposed,
     record_sections,
 )
 from privaudit.report.figures import row_figures
@@ -30,7 +31,6 @@ from privaudit.report.figures.curve_figures import (
     rounds_plot,
 )
 from privaudit.report.figures.figure_style import both_widths, to_svg, write_figure
-from privaudit.report.figures.row_figures import epsilon_alt, epsilon_plot
 from privaudit.report.figures.tradeoff_figure import (
     tradeoff_alt,
     tradeoff_plot,
@@ -44,7 +44,7 @@ from privaudit.report.report_data import (
     class_sentence,
     same_columns,
 )
-from privaudit.report.settings import attack_descriptions, attack_settings, run_settings
+from privaudit.report.settings import attack_settings, run_settings
 from privaudit.report.tables.attack_tables import (
     attack_rows,
     class_rows,
@@ -136,7 +136,11 @@ def _records(data: ReportData) -> dict[str, Any]:
     """Return pictures, captions and positions of the most exposed records."""
     exposed = [(one.label, most_exposed_of(one.audit)) for one in data.runs]
     return {
-        "exposed": galleries(data),
+        "exposed": {
+            one.label: most_exposed(one.audit)
+            for one in data.runs
+            if not wording.writes(one.audit)
+        },
         "record_sections": record_sections(data),
         "captions": {
             one.label: exposed_captions(one.audit) for one in data.writers.runs
@@ -182,7 +186,9 @@ def _numbers(data: ReportData) -> dict[str, Any]:
     on_both = (one.both for one in data.runs if one.both)
     return {
         "attack_settings": attack_settings(data.audits),
-        "attack_descriptions": attack_descriptions(data.audits),
+        "attack_descriptions": {
+            name: description(name) for audit in data.audits for name in audit.results
+        },
         "shared_settings": shared,
         "differing_settings": differing,
         "confidence": data.audits[0].auroc.confidence,
@@ -230,7 +236,7 @@ _FIGURES: Mapping[str, tuple[_Plot, Callable[[ReportData], str]]] = {
     "rounds": (rounds_plot, rounds_alt),
     "exposure": (row_figures.exposure_plot, row_figures.exposure_alt),
     "properties": (row_figures.property_plot, row_figures.properties_alt),
-    "epsilon": (epsilon_plot, epsilon_alt),
+    "epsilon": (row_figures.epsilon_plot, row_figures.epsilon_alt),
 }
 _OF_WRITERS = ("server", "closeness")
 FIGURES = ("tradeoff", *_FIGURES)

@@ -19,7 +19,6 @@ from markupsafe import Markup
 
 from privaudit.core import formatting
 from privaudit.privacy.certificate import is_repeatable, reconstruction_sentence
-from privaudit.report import wording
 
 PLACE = "<!-- glossary -->"
 """Where a page wants its glossary."""
@@ -60,13 +59,8 @@ _GLOSSARY = (files("privaudit.report") / "glossary.toml").read_text(encoding="ut
 TERMS = tuple(Term(key, **entry) for key, entry in tomllib.loads(_GLOSSARY).items())
 
 
-@dataclass(frozen=True)
-class _Use:
-    """A term's first use: where, and how it is written there."""
-
-    start: int
-    end: int
-    term: Term
+_Use = tuple[re.Match[str], Term]
+"""A term's first use: where, and how it is written there."""
 
 
 def with_glossary(page: str) -> str:
@@ -78,11 +72,10 @@ def with_glossary(page: str) -> str:
     if PLACE not in page:
         return page
     known = list[Term]()
-    for use in sorted(_first_uses(page), key=lambda use: -use.start):
-        word = page[use.start : use.end]
-        link = f'<a class="term" href="#term-{use.term.key}">{word}</a>'
-        page = page[: use.start] + link + page[use.end :]
-        known.append(use.term)
+    for use, term in sorted(_first_uses(page), key=lambda one: -one[0].start()):
+        link = f'<a class="term" href="#term-{term.key}">{use[0]}</a>'
+        page = page[: use.start()] + link + page[use.end() :]
+        known.append(term)
     return page.replace(PLACE, _section(known))
 
 
@@ -90,11 +83,9 @@ def _first_uses(page: str) -> list[_Use]:
     """Return each term's first use; where two overlap, one gives way to its next."""
     # A table's cells hold names as well as words: prose comes first.
     spans, taken = _text_spans(page, _PROSE) + _text_spans(page, _ALL), list[_Use]()
-    by_term = {term.key: _use(page, spans, term, ()) for term in TERMS}
-    used = [use for use in by_term.values() if use]
-    for use in sorted(used, key=lambda use: (use.start, -use.end)):
-        free = _use(page, spans, use.term, taken)
-        if free:
+    used = [use for term in TERMS if (use := _use(page, spans, term, ()))]
+    for _, term in sorted(used, key=lambda one: (one[0].start(), -one[0].end())):
+        if free := _use(page, spans, term, taken):
             taken.append(free)
     return taken
 
@@ -115,8 +106,10 @@ def _use(
     """Return a term's first use beside those taken."""
     for start, end in spans:
         for match in term.pattern.finditer(page, start, end):
-            if all(match.end() <= t.start or t.end <= match.start() for t in taken):
-                return _Use(*match.span(), term)
+            if all(
+                match.end() <= t.start() or t.end() <= match.start() for t, _ in taken
+            ):
+                return match, term
     return None
 
 
@@ -177,7 +170,6 @@ def _environment() -> Environment:
     )
     environment.filters["epsilon"] = formatting.epsilon
     environment.tests["repeatable"] = is_repeatable
-    environment.filters["heading"] = wording.heading
     environment.filters["reconstruction"] = reconstruction_sentence
     environment.filters["rounds"] = formatting.rounds
     environment.filters["small"] = formatting.small

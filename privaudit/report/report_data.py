@@ -45,7 +45,6 @@ class StrongestOther:
         result: What it found. It was picked, so its AUROC looks larger than it is.
         p_value: Corrected by Holm's method over all other attacks, and for the number
             of audits of the run.
-        shown: How many of the others show a leak, so corrected.
         tried: How many others there are.
         audits: How many audits of the run p-values are corrected for.
         turned: Whether members have the lower scores.
@@ -53,7 +52,6 @@ class StrongestOther:
 
     result: AttackResult
     p_value: float
-    shown: int
     tried: int
     audits: int
     turned: bool
@@ -102,19 +100,8 @@ def strongest_other(audit: Audit) -> StrongestOther | None:
     result, p = max(shown, key=lambda one: either_sign(one[0].auroc).value)
     straight, turned = _p_values(result)
     return StrongestOther(
-        result, p, len(shown), len(others), audit.tally.different, turned < straight
+        result, p, len(others), audit.tally.different, turned < straight
     )
-
-
-def strongest_attack(audit: Audit) -> tuple[AttackResult, float]:
-    """Return the attack that separates best, with either sign, and its p-value.
-
-    The headline was named beforehand and is a test of its own; the others are corrected
-    together, as in :func:`strongest_other`. One without an AUROC comes last.
-    """
-    headline, *others = audit.results.values()
-    tested = [*_tested(audit, [headline]), *_tested(audit, others)]
-    return max(tested, key=lambda one: separation(one[0].auroc))
 
 
 def either_sign(auroc: Estimate) -> Estimate:
@@ -250,12 +237,10 @@ def leak_by_class(
     """
     labels = sorted({int(label) for c in result.clients for label in c.labels})
     class_leaks = [_of_class(result.clients, label, names) for label in labels]
-    resolved = [one for one in class_leaks if one.auroc is not None]
-    adjusted = holm([p_above_chance(one.auroc) for one in resolved if one.auroc])
-    corrected = {one.name: float(p) for one, p in zip(resolved, adjusted, strict=True)}
+    adjusted = iter(holm([p_above_chance(c.auroc) for c in class_leaks if c.auroc]))
     return [
-        replace(one, p_value=corrected.get(one.name, 1.0), sampling=sampling)
-        for one in class_leaks
+        replace(c, p_value=float(next(adjusted)) if c.auroc else 1.0, sampling=sampling)
+        for c in class_leaks
     ]
 
 
@@ -278,12 +263,9 @@ def _of_class(
 def class_sentence(classes: Sequence[ClassLeak]) -> str:
     """Say which classes stand out, and over how many that is corrected."""
     resolved = [one for one in classes if one.auroc is not None]
-    few = len(classes) - len(resolved)
-    rest = (
-        f" {few} of {len(classes)} classes have too few records for an estimate."
-        if few
-        else ""
-    )
+    few, rest = len(classes) - len(resolved), ""
+    if few:
+        rest = f" {few} of {len(classes)} classes have too few records for an estimate."
     if not resolved:
         return f"No class has {FEWEST} members and {FEWEST} non-members.{rest}"
     if resolved[0].sampling == "unknown":
@@ -391,8 +373,15 @@ class Findings:
 
     @cached_property
     def strongest(self) -> tuple[AttackResult, float]:
-        """The attack that separates best, with either sign, and its p-value."""
-        return strongest_attack(self.audit)
+        """The attack that separates best, with either sign, and its p-value.
+
+        The headline was named beforehand and is a test of its own; the others are
+        corrected together, as in :func:`strongest_other`. One without an AUROC comes
+        last.
+        """
+        headline, *others = self.audit.results.values()
+        tested = [*_tested(self.audit, [headline]), *_tested(self.audit, others)]
+        return max(tested, key=lambda one: separation(one[0].auroc))
 
     @cached_property
     def strength(self) -> HeadlineStrength:
@@ -477,10 +466,8 @@ class Findings:
     @property
     def _shown(self) -> float:
         """What runs of one badge are sorted by: its AUROC, of turned scores or not."""
-        auroc = self.named_auroc
-        if self.leak == ANOTHER:
-            return either_sign(auroc).value
-        if self.audit.verdict.kind in ("reversed", "sampling unknown"):
+        auroc, kind = self.named_auroc, self.audit.verdict.kind
+        if self.leak == ANOTHER or kind in ("reversed", "sampling unknown"):
             return separation(auroc)
         return -1.0 if math.isnan(auroc.value) else auroc.value
 

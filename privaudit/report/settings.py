@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privaudit.auditing.audit import Audit, last_rounds
-from privaudit.auditing.named_attacks import description
 from privaudit.core.portable_bits import NOT_STATED, Provenance, in_words
 from privaudit.report.report_data import ReportData
 from privaudit.report.tables.attack_tables import outside_grid
@@ -145,11 +144,6 @@ def _which(run: Run) -> str:
     if measured == 1:
         return "last measured round"
     return f"mean of last {min(measured, 10)} measured rounds"
-
-
-def attack_descriptions(audits: Sequence[Audit]) -> dict[str, str]:
-    """Return what each attack says of itself in a line; nothing if it is not here."""
-    return {name: description(name) for audit in audits for name in audit.results}
 
 
 def attack_settings(audits: Sequence[Audit]) -> dict[str, list[str]]:

@@ -39,8 +39,6 @@ from privaudit.report.wording import heading, interval, point
 from privaudit.runs.own_files import check_folder, write_output
 from privaudit.statistics.estimate import Estimate
 
-__all__ = ["render_sweep", "write_sweep"]
-
 _PANELS = (
     ("local", "{}, own classes"),
     ("neighbour", "{}, others' classes"),

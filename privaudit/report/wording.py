@@ -280,9 +280,8 @@ def absent(audit: Audit) -> str:
 def strength(result: AttackResult) -> str:
     """Return an attack with what it had to spend: "rmia (16 shadow models)"."""
     count = shadows_of(result.settings)
-    return (
-        result.attack if count is None else f"{result.attack} ({count} shadow models)"
-    )
+    spent = "" if count is None else f" ({count} shadow models)"
+    return f"{result.attack}{spent}"
 
 
 def unpaid(audit: Audit) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from privaudit.core.errors import (
     ConfigError,
@@ -81,8 +81,7 @@ class CoinUnits:
         if len(self.first) == len(self.unit):
             return values
         sums = np.apply_along_axis(lambda row: np.bincount(self.unit, row), -1, values)
-        means: Float[np.ndarray, "*models units"] = sums / np.bincount(self.unit)
-        return means
+        return sums / np.bincount(self.unit)
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,7 @@ class RepeatedRows:
         total = np.zeros((1, self.rows.shape[1]))
         for chosen in in_blocks(self.which, self.rows.shape[1]):
             total = np.concatenate([total, self.rows[chosen]]).sum(axis=0)[None]
-        mean: Float[np.ndarray, " records"] = total[0] / len(self.which)
-        return mean
+        return total[0] / len(self.which)
 
 
 def in_blocks(

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from privaudit.checks.lint import Finding
     from privaudit.cli.progress import Display
 
-Rounds = Annotated[int | None, typer.Option()]
 CanaryName = Literal["opposed", "gradient", "mislabelled", "picture"]
 WhereName = Literal["peer", "released"]
 AdjacencyName = Literal["add/remove-one", "replace-one", "both"]
@@ -56,7 +55,7 @@ def claim(
     ] = "split",
     repeats: Annotated[int, typer.Option(help="Independent runs.")] = 1000,
     records: Annotated[int, typer.Option(help="Other records per client.")] = 4,
-    rounds: Rounds = None,
+    rounds: int | None = None,
     seed: options.AuditSeed = 0,
     field: options.Fields = None,
     on: options.On = "local",
@@ -180,13 +179,16 @@ def lint(
     ] = 30.0,
     claim: options.OwnClaim = None,
     runs: options.RunsFolder = None,
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Check runs against their DP claims; exit code 1 if one does not hold."""
     from privaudit.checks.lint import lint as lint_run
+    from privaudit.models import remote_code
     from privaudit.runs.run import chosen_runs
 
     selected_runs, own = chosen_runs(run, runs), options.own_claim(claim)
-    findings = {one: lint_run(one, trial=trial, claim=own) for one in selected_runs}
+    with remote_code.trust_remote_code(trust_remote_code):
+        findings = {one: lint_run(one, trial=trial, claim=own) for one in selected_runs}
     names = [one.name for one in findings]
     same = len(set(names)) < len(names)  # in several folders
     called = {one: one.place if same else one.name for one in findings}

@@ -235,13 +235,12 @@ def _report(result: "GateResult", wanted: Mapping[str, Path | None]) -> None:
 
 
 def _print(result: "GateResult") -> None:
-    from privaudit.report.ci_formats import gate_row
+    from privaudit.report.ci_formats import gate_cells
 
     confidence = f"{100 * (1 - result.alpha):.3g} %"
     heads = ("Check", f"Change or value [{confidence}]", "Line", "Outcome")
-    rows = [gate_row(check) for check in result.checks]
-    cells = [(r.name, r.found, r.line.replace("_", " "), r.outcome) for r in rows]
-    print_rows(heads, cells, folded=heads[:1])
+    rows = [gate_cells(check) for check in result.checks]
+    print_rows(heads, rows, folded=heads[:1])
     typer.echo()
     print_lines([*(check.sentence for check in result.checks), *result.notes])
     typer.echo()

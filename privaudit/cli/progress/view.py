@@ -78,13 +78,9 @@ def choose_view(quiet: bool = False, in_json: bool | None = None) -> Display:
         return JsonLines()
     if quiet:
         return Silent()
-    if _has_terminal():
-        from privaudit.cli.progress.live import RichView
+    from privaudit.cli.progress.live import PlainLines, RichView
 
-        return RichView()
-    from privaudit.cli.progress.live import PlainLines
-
-    return PlainLines()
+    return RichView() if _has_terminal() else PlainLines()
 
 
 def _has_terminal() -> bool:

@@ -148,7 +148,6 @@ def local_noise(mod: newer.LocalDpMod) -> float:
 
 def _asked_norm(message: Message) -> float:
     """Return the clip norm that the server asks for; infinite without one."""
-    for record in message.content.config_records.values():
-        if "clipping_norm" in record:
-            return float(record["clipping_norm"])
-    return float("inf")
+    records = message.content.config_records.values()
+    asked = (one["clipping_norm"] for one in records if "clipping_norm" in one)
+    return float(next(asked, math.inf))

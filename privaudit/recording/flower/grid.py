@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from flwr.app import ArrayRecord, Message
@@ -234,18 +233,13 @@ class RecordingGrid(Grid):
     def __enter__(self) -> "RecordingGrid":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close; after an error only the rounds count that were finished by then."""
         if kind is None:
             self.close()
         else:
             self._leave()
-            self._recorder.__exit__(kind, error, trace)
+            self._recorder.stop()
 
     def _record_sent(self, messages: Sequence[Message]) -> None:
         """Record what the server sends, as far as it is known to whom."""

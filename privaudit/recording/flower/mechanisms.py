@@ -52,10 +52,8 @@ def _tensor(array: Any, name: str) -> Tensor:
 
 def weight_of(content: RecordDict, key: str) -> float | None:
     """Return the weight that a client declares in its metrics; None if it does not."""
-    for record in content.metric_records.values():
-        if key in record:
-            return float(record[key])
-    return None
+    records = content.metric_records.values()
+    return next((float(record[key]) for record in records if key in record), None)
 
 
 def round_of(message: Message) -> int | None:
@@ -226,25 +224,20 @@ class ServerNoise:
         Source: as in flwr 1.41, dp_fixed_clipping.py and dp_adaptive_clipping.py.
         """
         try:
-            return self._applied(weights, notes)
+            total = sum(weights)
+            is_mean = all(weight >= 0 for weight in weights) and 0 < total < math.inf
+            largest = max(weights) / total if is_mean else 1.0
+            spread = self.strategy.clipping_norm / self.clip_norm
+            clients = self.strategy.num_sampled_clients
+            noise = self.strategy.noise_multiplier * spread / (clients * largest)
+            bounded = is_mean and self._is_bounded(notes)
+            moved = self._event(noise, REPLACED, self.clip_norm, len(weights), bounded)
+            counted = getattr(self.strategy, "clipped_count_stddev", None)
+            if counted is None:
+                return [moved]
+            return [moved, self._event(counted, 1.0, 1.0, len(weights), True)]
         except (ValueError, ArithmeticError):  # a norm that clients made no number
             return [self._event(0.0, REPLACED, 1.0, len(weights), False)]
-
-    def _applied(
-        self, weights: Sequence[float], notes: Sequence[UpdateNote]
-    ) -> list[MechanismEvent]:
-        total = sum(weights)
-        is_mean = all(weight >= 0 for weight in weights) and 0 < total < math.inf
-        largest = max(weights) / total if is_mean else 1.0
-        spread = self.strategy.clipping_norm / self.clip_norm
-        clients = self.strategy.num_sampled_clients
-        noise = self.strategy.noise_multiplier * spread / (clients * largest)
-        bounded = is_mean and self._is_bounded(notes)
-        moved = self._event(noise, REPLACED, self.clip_norm, len(weights), bounded)
-        counted = getattr(self.strategy, "clipped_count_stddev", None)
-        if counted is None:
-            return [moved]
-        return [moved, self._event(counted, 1.0, 1.0, len(weights), True)]
 
     def _event(
         self, noise: float, sensitivity: float, clip: float, parties: int, bounded: bool

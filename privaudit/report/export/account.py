@@ -409,12 +409,9 @@ def opened(run: Run) -> Iterator[tuple[Account, Callable[[NotedNumber], None]]]:
     folder = keys_folder() / FOLDER
     make_private_folder(folder)
     with lock_run(folder, patience=_PATIENCE):
-        yield _read(folder, run), lambda number: _note(folder, number)
-
-
-def _read(folder: Path, run: Run) -> Account:
-    everything = map(_load, sorted(folder.glob("*.json")))
-    return Account({n.key: n for n in everything if n.is_about(run)})
+        everything = map(_load, sorted(folder.glob("*.json")))
+        account = Account({n.key: n for n in everything if n.is_about(run)})
+        yield account, lambda number: _note(folder, number)
 
 
 def _note(folder: Path, number: NotedNumber) -> None:

@@ -215,7 +215,21 @@ def make_card(
     """
     run.transcript.check()
     try:
-        return _make(run, numbers, secret, spent, logged, said)
+        log, plan = read_log(run)[:logged], plan_of(run)
+        stored = {scenario: read_audit(run, scenario) for scenario in numbers}
+        audits = {
+            scenario: _audit(stored[scenario], number, secret, log, plan)
+            for scenario, number in numbers.items()
+        }
+        return Card(
+            privaudit=version("privaudit"),
+            audits=audits,
+            commitments=_commitments(run, secret, plan),
+            ledger=spent,
+            computed=_computed(run, stored),
+            **facts_of(run, [one.contents for one in stored.values()]),
+            **said,
+        )
     except ValidationError as error:
         first = error.errors()[0]
         raise TranscriptError(
@@ -223,31 +237,6 @@ def make_card(
             f"{'.'.join(map(str, first['loc']))}. It was altered, or another version "
             "wrote it. Make the audit again with `privaudit attack`."
         ) from None
-
-
-def _make(
-    run: Run,
-    numbers: Mapping[str, NotedNumber | None],
-    secret: RunSecret,
-    spent: LedgerTotal,
-    logged: int | None,
-    said: Mapping[str, Any],
-) -> Card:
-    log, plan = read_log(run)[:logged], plan_of(run)
-    stored = {scenario: read_audit(run, scenario) for scenario in numbers}
-    audits = {
-        scenario: _audit(stored[scenario], number, secret, log, plan)
-        for scenario, number in numbers.items()
-    }
-    return Card(
-        privaudit=version("privaudit"),
-        audits=audits,
-        commitments=_commitments(run, secret, plan),
-        ledger=spent,
-        computed=_computed(run, stored),
-        **facts_of(run, [one.contents for one in stored.values()]),
-        **said,
-    )
 
 
 def facts_of(run: Run, audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

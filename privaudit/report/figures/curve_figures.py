@@ -47,31 +47,28 @@ def roc_plot(data: ReportData) -> Figure:
     """
     with house_style():
         figure = new_figure(7.6, 4.6)
-        draw_roc(figure.subplots(), data)
+        axes, series = figure.subplots(), data.series
+        members, others = _fewest(series)
+        axes.set_box_aspect(1)
+        floor = 10 ** np.floor(np.log10(1 / max(others, 10)))
+        axes.set(xscale="log", yscale="log", xlim=(floor, 1.05), ylim=(floor, 1.05))
+        light_grid(axes)
+        shades = _shade_unresolved(axes, members, others, floor)
+        (chance,) = axes.plot(
+            [floor, 1], [floor, 1], color=INK, linewidth=1, zorder=1, label="chance"
+        )
+        for index, (label, result) in enumerate(series):
+            _draw_curve(
+                axes, result, index, shortened(label, _LONGEST_OF_CURVES), floor
+            )
+            if index == 0 or len(data.runs) > 1:
+                _draw_band(axes, result.roc(), index, floor, 0.25 / len(series))
+        _label_axes(axes)
+        curves = axes.get_legend_handles_labels()[0][1:]
+        axes.legend(
+            handles=[*curves, chance, *shades], loc="upper left", bbox_to_anchor=(1, 1)
+        )
     return figure
-
-
-def draw_roc(axes: Axes, data: ReportData) -> None:
-    """Draw what :func:`roc_plot` draws on axes that there are."""
-    series = data.series
-    members, others = _fewest(series)
-    axes.set_box_aspect(1)
-    floor = 10 ** np.floor(np.log10(1 / max(others, 10)))
-    axes.set(xscale="log", yscale="log", xlim=(floor, 1.05), ylim=(floor, 1.05))
-    light_grid(axes)
-    shades = _shade_unresolved(axes, members, others, floor)
-    (chance,) = axes.plot(
-        [floor, 1], [floor, 1], color=INK, linewidth=1, zorder=1, label="chance"
-    )
-    for index, (label, result) in enumerate(series):
-        _draw_curve(axes, result, index, shortened(label, _LONGEST_OF_CURVES), floor)
-        if index == 0 or len(data.runs) > 1:
-            _draw_band(axes, result.roc(), index, floor, 0.25 / len(series))
-    _label_axes(axes)
-    curves = axes.get_legend_handles_labels()[0][1:]
-    axes.legend(
-        handles=[*curves, chance, *shades], loc="upper left", bbox_to_anchor=(1, 1)
-    )
 
 
 def _fewest(series: Series) -> tuple[int, int]:

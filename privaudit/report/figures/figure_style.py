@@ -10,7 +10,7 @@ an element with a title, which any browser shows and a screen reader reads.
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.formatting import xml_text
 from privaudit.runs.own_files import make_parent, write_output
 from privaudit.statistics.estimate import Estimate
 
@@ -103,9 +104,6 @@ _EDGE = "paint-order:stroke;stroke:#fff;stroke-width:2.5px;stroke-linejoin:round
 _ROUND = (
     "stroke-linejoin:round;stroke-linecap:butt"  # matplotlib's for all that it draws
 )
-_FORBIDDEN = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What no XML holds, not even escaped; names that others gave may."""
-_UNKNOWN = "\ufffd"
 _REFERENCE = re.compile(r'(?:href="#|url\(#)([^")]+)')
 _LEFT_OUT = ("metadata", "style")
 _INHERITED = {
@@ -135,11 +133,9 @@ _LOOK: dict[Any, Any] = {
 }
 
 
-@contextmanager
-def house_style() -> Iterator[None]:
+def house_style() -> AbstractContextManager[None]:
     """Draw in the house style; what was set before comes back."""
-    with matplotlib.rc_context(_LOOK):
-        yield
+    return matplotlib.rc_context(_LOOK)
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -233,13 +229,11 @@ def _make_narrow(figure: Figure) -> None:
             axes.set_xlabel(axes.get_xlabel().replace("   (", "\n("))
 
 
-def to_png(figure: Figure, dots_per_inch: int = 150) -> bytes:
+def to_png(figure: Figure) -> bytes:
     """Return a PNG without a date or a version."""
     buffer = io.BytesIO()
     with house_style():
-        figure.savefig(
-            buffer, format="png", dpi=dots_per_inch, metadata={"Software": None}
-        )
+        figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -281,7 +275,7 @@ def small_svg(drawn: str, name: str, description: str) -> str:
         name: Distinguishes its ids from those of the page's other figures.
         description: Read aloud in the picture's place.
     """
-    drawn, description = (_FORBIDDEN.sub(_UNKNOWN, one) for one in (drawn, description))
+    drawn, description = map(xml_text, (drawn, description))
     root = ElementTree.fromstring(drawn[drawn.index("<svg") :])
     _shrink(root, frozenset(_REFERENCE.findall(drawn)), name, digits=1)
     has_values = any(part.get("class") == "value" for part in root.iter())

@@ -82,12 +82,6 @@ _SCORED_BY = {
 }
 
 
-def claim_kind(audit: Audit) -> str:
-    """Return the verdict on the claimed epsilon; nothing where that was not asked."""
-    one_run = audit.part(ONE_RUN)
-    return one_run.verdict.kind if one_run else ""
-
-
 def one_run_sentences(audit: Audit) -> list[str]:
     """Return the verdict on the claim, and what the canaries were."""
     one_run = audit.part(ONE_RUN)
@@ -179,18 +173,11 @@ def round_sentences(audit: Audit) -> list[str]:
     ]
 
 
-def first_round_above(leakage: LeakageByRound) -> int | None:
-    """Return the first round whose AUROC lies above 0.5.
-
-    Rounds are tested together by Holm's method: where none leaks, at most one audit in
-    twenty names any. None if none does.
-    """
-    above = [index for index, p in corrected(leakage).items() if p <= ALPHA]
-    return min(above, default=None)
-
-
 def corrected(leakage: LeakageByRound) -> dict[int, float]:
-    """Return each round's p-value of an AUROC of 0.5, corrected for their number."""
+    """Return each round's p-value of an AUROC of 0.5, by Holm's method over rounds.
+
+    Where none leaks, at most one audit in twenty has one of :data:`ALPHA` or less.
+    """
     rounds = sorted(leakage.by_round)
     adjusted = holm([p_above_chance(leakage.by_round[index]) for index in rounds])
     return {index: float(p) for index, p in zip(rounds, adjusted, strict=True)}
@@ -199,8 +186,8 @@ def corrected(leakage: LeakageByRound) -> dict[int, float]:
 def _when(leakage: LeakageByRound, sampling: Sampling) -> str:
     """Say when one attack leaked, and what the largest round is: no estimate."""
     count, worst = len(leakage.by_round), leakage.worst
-    first = first_round_above(leakage)
     p_values = corrected(leakage)
+    first = min((i for i, p in p_values.items() if p <= ALPHA), default=None)
     over = f"Holm-corrected over {count} rounds"
     if sampling == "unknown":
         when = "no round is named, as no coin is declared that chose the members"
