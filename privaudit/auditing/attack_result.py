@@ -186,7 +186,7 @@ def evaluate_scores(
         pooled = as_tested(pooled, test)
     if sampling != "unknown":
         evidence = weigh(test, strata, clustered, limits)
-    alike, both = _clusters(clients)
+    alike, both = clusters_of(clients)
     return AttackResult(
         attack=attack,
         settings=settings,
@@ -321,7 +321,7 @@ def _without_each_set(clients: Sequence[ClientScores], sign: float = 1.0) -> lis
     ]
 
 
-def _clusters(
+def clusters_of(
     clients: Sequence[ClientScores],
 ) -> tuple[Int[np.ndarray, " all"] | None, Clusters | None]:
     """Return the clusters of all candidates in order, and of members and others."""

@@ -220,8 +220,7 @@ class Audit:
 
     def part(self, part: AuditPart[R]) -> R:
         """Return what a part found; where it does not apply, its nothing."""
-        result: R = self.parts.get(part.name, part.nothing)
-        return result
+        return self.parts.get(part.name, part.nothing)
 
     @property
     def scored(self) -> dict[str, AttackResult]:

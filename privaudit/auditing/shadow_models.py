@@ -243,10 +243,8 @@ class FederatedShadowSplit:
         """
         if client in self.splits:
             return self.splits[client].records
-        labels, is_in = (
-            self.task.public.labels,
-            self.owner[shadow] == self._position(client),
-        )
+        labels = self.task.public.labels
+        is_in = self.owner[shadow] == self._position(client)
         chosen = is_in.clone()
         for label, count in zip(*labels[is_in].unique(return_counts=True), strict=True):
             free = (self.owner[shadow] == NOBODY) & (labels == label)

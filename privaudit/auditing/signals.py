@@ -191,8 +191,7 @@ class SignalTable:
                 f"The signal {name!r} was requested, but these models have {known}. "
                 "Use one of them."
             )
-        quantity: Float[Tensor, "models records"] = getattr(self, name)
-        return quantity
+        return getattr(self, name)
 
     @property
     def loss(self) -> Float[Tensor, "models records"]:

@@ -298,8 +298,7 @@ def _read_member(archive: ZipFile, name: str) -> Array:
         unpacked = cast(io.BufferedIOBase, member)  # a ZipExtFile is one
         _check_header(unpacked, archive.getinfo(name).file_size)
         unpacked.seek(0)
-        array: Array = np.lib.format.read_array(unpacked, allow_pickle=False)
-        return array
+        return np.lib.format.read_array(unpacked, allow_pickle=False)
 
 
 def map_npy(path: Path) -> Array:
@@ -314,8 +313,7 @@ def map_npy(path: Path) -> Array:
     """
     with open_regular(path) as file:
         _check_header(file, os.fstat(file.fileno()).st_size)
-    mapped: Array = np.load(path, mmap_mode="c", allow_pickle=False)
-    return mapped
+    return np.load(path, mmap_mode="c", allow_pickle=False)
 
 
 def _check_header(file: io.BufferedIOBase, size: int) -> None:

@@ -327,8 +327,7 @@ class View:
         """
         if what not in self._made:
             self._made[what] = make()
-        made: T = self._made[what]
-        return made
+        return self._made[what]
 
     @cached_property
     def sums(self) -> tuple["RoundSum", ...]:

@@ -390,8 +390,7 @@ def _every(
     Mathematical Statistics 15 (1944).
     """
     steps = np.floor(np.arange(count + 1) * share + rng.random())
-    chosen: Bool[np.ndarray, " count"] = np.diff(steps) > 0
-    return chosen
+    return np.diff(steps) > 0
 
 
 def _assign(
@@ -471,8 +470,7 @@ def _positions(members: Any) -> Values:
     chosen = getattr(members, "_indices", None)  # a table of one column
     if chosen is not None:
         return list(chosen.column(0).to_pylist())
-    found: Values = getattr(members, "indices", members)
-    return found
+    return getattr(members, "indices", members)
 
 
 def drawn_by(

@@ -183,8 +183,7 @@ class Owner:
 def _task(given: object, name: str) -> TaskKind:
     for task in get_args(TaskKind):
         if task == given:
-            found: TaskKind = task
-            return found
+            return task
     raise ConfigError(
         f"{name} says that its task is {shown(repr(given))}. Say classification or "
         "generation."

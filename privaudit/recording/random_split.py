@@ -113,7 +113,6 @@ def as_sampling(said: Any) -> Sampling | RandomSplit:
                 return RandomSplit(known, *map(int, numbers))
     for word in get_args(Sampling):
         if word == said:
-            found: Sampling = word
-            return found
+            return word
     libraries = (f"{known}:SEED" for known in get_args(Library))
     raise UnknownNameError("sampling", said, (*get_args(Sampling), *libraries))

@@ -375,8 +375,7 @@ class RecordedTrainer(BaseTrainer):
         function = getattr(self.owner, name, None)
         if function is None:
             raise self._missing(name, form)
-        found: Callable[..., Any] = function
-        return found
+        return function
 
     def _missing(self, name: str, form: str) -> AttackError:
         if self.owner is None:

@@ -176,8 +176,7 @@ class RoundWriter:
     def hold(self, name: str, value: Any) -> Tensor:
         """Return a tensor as it is now: the federation may go on to change it."""
         if self._tensors.holds(value):
-            held: Tensor = value
-            return held
+            return value
         try:
             tensor = torch.as_tensor(value).detach().cpu()
             check_limit("tensors", tensor.nbytes, "It")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from privaudit.core.errors import (
     ConfigError,
@@ -81,8 +81,7 @@ class CoinUnits:
         if len(self.first) == len(self.unit):
             return values
         sums = np.apply_along_axis(lambda row: np.bincount(self.unit, row), -1, values)
-        means: Float[np.ndarray, "*models units"] = sums / np.bincount(self.unit)
-        return means
+        return sums / np.bincount(self.unit)
 
 
 @dataclass(frozen=True)
@@ -225,13 +224,9 @@ class Ledger:
     def fits(self, split: Split) -> bool:
         """Say whether the records belong to those whom the split gives them to."""
         same_owners = np.array_equal(self.owner, split.owner)
-        if split.group is None:  # a recording's groups stand in its ledger alone
-            return same_owners
-        return (
-            same_owners
-            and self.group is not None
-            and np.array_equal(self.group, split.group)
-        )
+        if split.group is None or self.group is None:
+            return same_owners and split.group is None  # a recording's stand here alone
+        return same_owners and np.array_equal(self.group, split.group)
 
     def save(self, path: str | Path) -> None:
         """Write the ledger as an npz file without objects, for its owner's eyes only.

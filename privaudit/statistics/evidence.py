@@ -139,10 +139,7 @@ def _called(
     count = np.arange(below)
     choose = -betaln(members - count + 1, count + 1) - math.log(members + 1)
     law = betaln(count + order, members - count + others - order + 1)
-    chances: Float[np.ndarray, " counts"] = np.exp(
-        choose + law - betaln(order, others - order + 1)
-    )
-    return chances
+    return np.exp(choose + law - betaln(order, others - order + 1))
 
 
 @dataclass(frozen=True)

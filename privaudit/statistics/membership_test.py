@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.roc import mean_ranks
@@ -224,5 +224,4 @@ def _p_values(statistic: Float[np.ndarray, " draws"]) -> Float[np.ndarray, " dra
     """Return for each draw the share of all that are at least as large."""
     ordered = np.sort(statistic)
     at_least = len(statistic) - np.searchsorted(ordered, statistic, "left")
-    p_values: Shaped[np.ndarray, " draws"] = at_least / len(statistic)
-    return p_values
+    return at_least / len(statistic)

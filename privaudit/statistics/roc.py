@@ -612,8 +612,7 @@ def mean_ranks(scores: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         array([2.5, 1. , 2.5])
     """
     _, of, ties = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks: Float[np.ndarray, " n"] = (ties.cumsum() - (ties - 1) / 2)[of.reshape(-1)]
-    return ranks
+    return (ties.cumsum() - (ties - 1) / 2)[of.reshape(-1)]
 
 
 def pooled_ranks(

@@ -84,8 +84,7 @@ def _deviation(picked: Signals, variance: Variance) -> PerRecord | float:
     if variance == "auto":
         variance = "per-record" if len(picked) >= MANY else "global"
     if variance == "per-record":
-        deviation: PerRecord = np.nanstd(picked, axis=0)
-        return deviation
+        return np.nanstd(picked, axis=0)
     if variance == "global":
         picked = picked - np.nanmean(picked, axis=0)
         return float(np.sqrt(np.nanmean(picked**2)))

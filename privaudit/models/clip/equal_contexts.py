@@ -37,8 +37,7 @@ class EqualContexts:
         known = self.jacobian(contexts.detach())
         if known is None:
             return self.prompts(contexts)
-        found: Tensor = _Features.apply(contexts, known)  # type: ignore[no-untyped-call]
-        return found
+        return _Features.apply(contexts, known)  # type: ignore[no-untyped-call]
 
     def jacobian(
         self, contexts: Float[Tensor, "prompts tokens width"]

@@ -21,8 +21,7 @@ def _by(module: str, function: str) -> Callable[[ModelRequest], FrozenModel]:
 
     def load(request: ModelRequest) -> FrozenModel:
         loader: Any = getattr(import_module(f"privaudit.models.{module}"), function)
-        model: FrozenModel = loader(request)
-        return model
+        return loader(request)
 
     return load
 

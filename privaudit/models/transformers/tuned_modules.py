@@ -95,8 +95,7 @@ def with_weights(
 ) -> Result:
     """Return what ``run`` returns while a module has other weights, by name."""
     named = {f"module.{name}": weight for name, weight in weights.items()}
-    called: Result = torch.func.functional_call(_Calling(module), named, (run,))
-    return called
+    return torch.func.functional_call(_Calling(module), named, (run,))
 
 
 class _Calling(nn.Module):
@@ -301,10 +300,7 @@ def _attention(
         if options.get("position_bias") is not None:  # a prefix is at no distance
             options["position_bias"] = pad(options["position_bias"], (keys.shape[2], 0))
         key, value = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
-    output: tuple[Tensor, None] = sdpa_attention_forward(
-        module, query, key, value, attention_mask, **options
-    )
-    return output
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
 
 
 def _expanded(prefix: Prefix, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -359,10 +359,8 @@ def _far_aurocs(stored: StoredAudit, audit: Audit, where: str) -> Iterator[str]:
     """Yield where audit.json is not what its scores give, or not near the new audit."""
     yield from (f"{where}: {why}" for why in unlike_scores(stored))
     for name, result in audit.scored.items():
-        kept, made = (
-            Estimate.from_dict(stored.attack_result(name)["auroc"]),
-            result.auroc,
-        )
+        kept = Estimate.from_dict(stored.attack_result(name)["auroc"])
+        made = result.auroc
         is_held = stored.run.config.rounds <= HELD
         allowed = AUROC_OFF if is_held else kept.high - kept.low  # 4 standard errors
         if not abs(kept.value - made.value) <= allowed:
@@ -401,5 +399,4 @@ def _recounted(run: Run, stored: StoredAudit, audit: Audit) -> Audit:
 
 
 def _as_json(audit: Audit) -> dict[str, Any]:
-    contents: dict[str, Any] = json.loads(to_json(audit.to_dict()))
-    return contents
+    return json.loads(to_json(audit.to_dict()))
