@@ -138,9 +138,8 @@ class DPPromptFL(PrivateLocalTrainer):
             events = on_grid(events, self.grid(std, at), numbers_in(trained))
             return LocalResult(trained, {}, loss, events)
         clean, loss = self._without_noise(task, cohort, received, at)
-        reach = 0.0  # nothing bounds a prompt
-        if self.mode == "published-code":
-            reach = self._reach(task)
+        # Nothing bounds a prompt but the published code.
+        reach = self._reach(task) if self.mode == "published-code" else 0.0
         unit = self.event_unit(task)
         sent = self.add_noise(clean, std, "noise", cohort, at, "global", unit, reach)
         events = self._published_events(task, parties)

@@ -88,8 +88,6 @@ class ZeroShot(PromptTrainer):
         return Claim(0.0, source="no record is used")
 
     def _model(self, task: Task) -> Tensors:
-        return (
-            {UNTUNED: torch.zeros(())}
-            if task.kind == "generation"
-            else {"text": task.zero_shot}
-        )
+        if task.kind == "generation":
+            return {UNTUNED: torch.zeros(())}
+        return {"text": task.zero_shot}

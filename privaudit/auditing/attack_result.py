@@ -186,8 +186,7 @@ def evaluate_scores(
         pooled = as_tested(pooled, test)
     if sampling != "unknown":
         evidence = weigh(test, strata, clustered, limits)
-    numbers = [c.cluster for c in clients if c.cluster is not None]
-    alike = np.concatenate(numbers) if len(numbers) == len(clients) else None
+    alike = clusters_of(clients)
     both = None if alike is None else (alike[truth], alike[~truth])
     return AttackResult(
         attack=attack,
@@ -321,6 +320,12 @@ def _without_each_set(clients: Sequence[ClientScores], sign: float = 1.0) -> lis
         ]
         for rows in zip(*tables, strict=True)
     ]
+
+
+def clusters_of(clients: Sequence[ClientScores]) -> Int[np.ndarray, " all"] | None:
+    """Return the clusters of all candidates in order; None where a client has none."""
+    numbers = [one.cluster for one in clients if one.cluster is not None]
+    return np.concatenate(numbers) if len(numbers) == len(clients) else None
 
 
 def paired_scores(

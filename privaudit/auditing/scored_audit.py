@@ -232,9 +232,7 @@ def audit_scores(table: ScoreTable, said: Declared) -> Audit:
         said.attack, said.settings, HALF, clients,
         sampling=ledger.sampling, limits=said.limits,
     )  # fmt: skip
-    parts = {}
-    if table.known is not None:
-        parts = _beyond(table.known, ledger, result)
+    parts = _beyond(table.known, ledger, result) if table.known is not None else {}
     return Audit(
         run, OF_SCORES, {said.attack: result}, utility=None, seed=0, parts=parts,
         computed=run.header["computed"],

@@ -223,12 +223,8 @@ def every_view_gives_a_model_that_answers(case: TrainerCase) -> None:
     )
     alone, public = case.trainer.aggregation == "individual", case.task.public
     peer = f"peer:{case.task.clients[-1]}"
-    for threat in (
-        "server",
-        "released",
-        peer,
-        *(() if alone else ("server-aggregate",)),
-    ):
+    threats = ["server", "released", peer, *([] if alone else ["server-aggregate"])]
+    for threat in threats:
         model = case.played.rebuild(threat, case.task.clients[1]).model
         models = {name: tensor.unsqueeze(0) for name, tensor in model.items()}
         if case.task.kind == "generation":

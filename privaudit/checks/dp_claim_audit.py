@@ -108,10 +108,8 @@ class Bench:
         else:
             direction = _direction(task, trainer, records, seeds)
             canary = _crafted(spare, direction)
-            target, bystander = (
-                _uncrafted(target, direction),
-                _uncrafted(bystander, direction),
-            )
+            target = _uncrafted(target, direction)
+            bystander = _uncrafted(bystander, direction)
             if replaced:
                 other = _crafted(spare, -direction)
             elif kind == "opposed":
@@ -131,20 +129,17 @@ class Bench:
         As many are stacked wherever they run, so that their bytes are the same.
         """
         at_once = CLIENTS_AT_ONCE // len(self.shards)
-        chunks = [
-            range(first, min(first + at_once, len(coins)))
-            for first in range(0, len(coins), at_once)
-        ]
+        runs = range(len(coins))
+        chunks = [runs[first : first + at_once] for first in runs[::at_once]]
         jobs = [
             Job(f"runs from {some.start} on", Bench.some, (self, some, coins, where))
             for some in chunks
         ]
-        sizes = {job.name: len(some) for job, some in zip(jobs, chunks, strict=True)}
         found, done = {}, 0
         with closing(executor.run(jobs)) as finished:
             for one in finish_all(finished):
                 found[one.job.name] = one.value
-                done += sizes[one.job.name]
+                done += len(one.value[0])
                 if progress:
                     progress(done, len(coins))
         every = [found[job.name] for job in jobs]

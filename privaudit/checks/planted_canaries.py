@@ -135,7 +135,8 @@ def plant_canaries(
     _check_options(dataset, count, model, temperature, repeats, seed)
     seeds, first = seeds_of(seed), dict(dataset[0])
     write = row or _form_of(first)
-    coded = _Encoding(tokenizer, isinstance(_answer_side(first), list) and not row)
+    answer = first.get("messages", first.get("completion", first.get("text")))
+    coded = _Encoding(tokenizer, isinstance(answer, list) and not row)
     if temperature is None:
         made = _digits(seeds, count)
     else:
@@ -260,7 +261,7 @@ class PlantedCanaries(Base):  # type: ignore[misc]
             elif heads[one] > BY_CHANCE:
                 causes[one] = "short"
         counts = Counter(causes.values())
-        needed = max(map(self._encoding.length, lost))
+        needed = max(len(self._encoding.tokens(one)[0]) for one in lost)
         return [
             f"{counts[cause]} of {planted} planted canaries "
             f"{sentence.format(longest=read.longest, needed=needed)}"
@@ -348,7 +349,7 @@ class _Encoding:
 
     def batch(self, canaries: Sequence[TextCanary]) -> LabelledRecords:
         """Return canaries as a causal language model takes them, answers labelled."""
-        texts = [self._tokens(one) for one in canaries]
+        texts = [self.tokens(one) for one in canaries]
         longest = max(len(ids) for ids, _ in texts)
         ids, seen, labels = torch.zeros(3, len(texts), longest, dtype=torch.long)
         labels = labels - 100
@@ -358,7 +359,7 @@ class _Encoding:
             labels[row, start : len(tokens)] = ids[row, start : len(tokens)]
         return LabelledRecords({"input_ids": ids, "attention_mask": seen}, labels)
 
-    def _tokens(self, one: TextCanary) -> tuple[list[int], int]:
+    def tokens(self, one: TextCanary) -> tuple[list[int], int]:
         """Return all tokens, and where the answer's begin."""
         asked = self._asked(one.question)
         said = [{"role": "assistant", "content": one.answer}]
@@ -367,10 +368,6 @@ class _Encoding:
         pairs = zip(question, whole, strict=False)
         start = next((n for n, (a, b) in enumerate(pairs) if a != b), len(question))
         return whole, max(1, min(start, len(whole) - 1))
-
-    def length(self, one: TextCanary) -> int:
-        """Return how many tokens a canary takes."""
-        return len(self._tokens(one)[0])
 
     def _asked(self, question: str) -> str:
         return self._chat(question, (), add_generation_prompt=True) or question
@@ -388,7 +385,7 @@ class _Encoding:
 
     def knows(self, one: TextCanary) -> bool:
         """Say whether the answer is the same once it was tokens."""
-        tokens = self._tokens(one)[0]
+        tokens = self.tokens(one)[0]
         return one.mark in _text_of(self.tokenizer, tokens)
 
     @torch.no_grad()
@@ -488,10 +485,6 @@ def _check_options(
             "Canaries were to be planted in no rows, several splits or a stream. Give "
             "a list of rows, or one Dataset with rows in it."
         )
-
-
-def _answer_side(row: Row) -> Any:
-    return row.get("messages", row.get("completion", row.get("text")))
 
 
 def _form_of(row: Row) -> Callable[[str, str], Row]:

@@ -21,6 +21,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -34,7 +35,7 @@ from privaudit.core.seeds import KEY, Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federation.rounds import Federation, give_away, run_round
 from privaudit.federation.trainer import Events, Records, Task, Trainer
-from privaudit.privacy.certificate import CertifiedView, effective_noise
+from privaudit.privacy.certificate import CertifiedView, effective_noise, is_seen
 from privaudit.privacy.events import MechanismEvent
 
 PILOT = 32  # runs that tell the direction
@@ -77,8 +78,7 @@ class TrialBench:
     def shards(self) -> tuple[Records, Records, Records]:
         """The target's, the bystander's, and those that are left."""
         rows = torch.arange(len(self.task.public))
-        cuts = (RECORDS, 2 * RECORDS)
-        parts = (rows[: cuts[0]], rows[cuts[0] : cuts[1]], rows[cuts[1] :])
+        parts = rows.tensor_split((RECORDS, 2 * RECORDS))
         if len(rows) < 2 * RECORDS + 2:
             raise TooFewRecordsError(
                 f"A trial of a trainer's mechanisms takes {2 * RECORDS + 2} public "
@@ -114,18 +114,9 @@ class TrialBench:
         sizes = {TARGET: 2 * RECORDS, BYSTANDER: 2 * RECORDS}
         rounds = max(self.task.rounds, index + 1)  # noise may be set by their number
         task = replace(self.task, candidates=sizes, rounds=rounds)
-        shards, public = {TARGET: target, BYSTANDER: bystander}, Seeds(0)
-        federations = [
-            Federation.begin(
-                self.trainer,
-                task,
-                shards,
-                public,
-                f"run-{run}",
-                keys.child("trial", run),
-            )
-            for run in some
-        ]
+        shards = {TARGET: target, BYSTANDER: bystander}
+        begin = partial(Federation.begin, self.trainer, task, shards, Seeds(0))
+        federations = [begin(f"run-{run}", keys.child("trial", run)) for run in some]
         records = run_round(self.trainer, task, federations, index)
         self.first.setdefault("events", records[0].events)
         views: dict[CertifiedView, list[Tensor]] = {
@@ -268,9 +259,8 @@ LEVEL = 1e-6
 """Chance that a trainer that does as it says is refuted, in all of a trial."""
 MOST, FEWEST = 1000, 100  # runs with the record, and as many without
 SECONDS = 30.0
-SLOW = (
-    1 / 36
-)  # of a trial's time, for one round by itself: side by side they are quicker
+# Of a trial's time, for one round by itself: side by side they are quicker.
+SLOW = 1 / 36
 
 
 @dataclass(frozen=True)
@@ -441,9 +431,7 @@ def _allowed(
     events: Sequence[MechanismEvent], view: CertifiedView, twice: bool = False
 ) -> float:
     """Return how well any two neighbours may be told apart in a view; 1: wholly."""
-    seen = [
-        e for e in events if view == "released" or e.release != "local" or e.per_record
-    ]
+    seen = [event for event in events if is_seen(event, view)]
     noises = [effective_noise(event, view) for event in seen]
     if not seen or not all(noises):
         return 1.0

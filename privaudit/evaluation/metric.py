@@ -17,9 +17,8 @@ from privaudit.statistics.comparisons import IntervalAt
 from privaudit.statistics.estimate import Estimate
 
 Side = Literal["leak", "utility"]
-Measurable = TypeVar(
-    "Measurable"
-)  # a side's scores: Sequence[ClientScores], TestScores
+# A side's scores: Sequence[ClientScores], TestScores.
+Measurable = TypeVar("Measurable")
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,10 @@ class Metric(Generic[Measurable]):
 
     def shown(self, result: AttackResult) -> Estimate:
         """Return what tables and sweeps show of an attack result."""
+        if self.field:
+            return getattr(result, self.field)
         clients: Any = result.clients  # what metrics of attacks measure
-        return (
-            getattr(result, self.field) if self.field else self.interval(clients, 0.95)
-        )
+        return self.interval(clients, 0.95)
 
     def stored(self, entry: Mapping[str, Any], scores: Callable[[], Any]) -> float:
         """Return a run's value as its audit says it, else from its scores."""

@@ -193,14 +193,12 @@ def _process_finished(job: Job[Result], future: "Future[Result]") -> Finished[Re
     try:
         return Finished(job, future.result())
     except BrokenProcessPool:
-        return Finished(
-            job,
-            error=LostWorkerError(
-                f"The process of {job.name} was killed, perhaps for want of memory, or "
-                "other people's code ended it. Finished rounds are kept: run the same "
-                "command again, with fewer processes (--on local:1)."
-            ),
+        lost = LostWorkerError(
+            f"The process of {job.name} was killed, perhaps for want of memory, or "
+            "other people's code ended it. Finished rounds are kept: run the same "
+            "command again, with fewer processes (--on local:1)."
         )
+        return Finished(job, error=lost)
     except PrivauditError as error:
         return Finished(job, error=error)
 
@@ -423,14 +421,12 @@ def _task_finished(ray: Any, job: Job[Result], done: Any) -> Finished[Result]:
             return Finished(job, error=error.cause)
         raise
     except ray.exceptions.RayError as error:
-        return Finished(
-            job,
-            error=LostWorkerError(
-                f"Ray lost {job.name} {RETRIES + 1} times ({type(error).__name__}), "
-                "perhaps for want of memory. Finished rounds are kept: run the same "
-                "command again."
-            ),
+        lost = LostWorkerError(
+            f"Ray lost {job.name} {RETRIES + 1} times ({type(error).__name__}), "
+            "perhaps for want of memory. Finished rounds are kept: run the same "
+            "command again."
         )
+        return Finished(job, error=lost)
 
 
 PLACES = "local, local:N, ray or ray://HOST:10001; behind ray perhaps ,gpus=0.5"

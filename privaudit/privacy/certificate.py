@@ -179,7 +179,7 @@ def certify(
     """
     events = [list(applied) for applied in events]
     unit, adjacency = _neighbours(events)
-    rounds = [[event for event in r if _is_seen(event, view)] for r in events]
+    rounds = [[event for event in r if is_seen(event, view)] for r in events]
     unprotected = _why_unprotected(rounds, view)
     if unprotected:
         nothing = "no mechanism counts"
@@ -257,7 +257,8 @@ def _voices(event: MechanismEvent, view: CertifiedView) -> int:
     return max(event.parties - 1, 1) if view == "peer" else event.parties
 
 
-def _is_seen(event: MechanismEvent, view: CertifiedView) -> bool:
+def is_seen(event: MechanismEvent, view: CertifiedView) -> bool:
+    """Say whether an adversary of a view sees something of the release."""
     return view == "released" or event.release != "local" or event.per_record
 
 

@@ -224,13 +224,9 @@ class Ledger:
     def fits(self, split: Split) -> bool:
         """Say whether the records belong to those whom the split gives them to."""
         same_owners = np.array_equal(self.owner, split.owner)
-        if split.group is None:  # a recording's groups stand in its ledger alone
-            return same_owners
-        return (
-            same_owners
-            and self.group is not None
-            and np.array_equal(self.group, split.group)
-        )
+        if split.group is None or self.group is None:
+            return same_owners and split.group is None  # a recording's stand here alone
+        return same_owners and np.array_equal(self.group, split.group)
 
     def save(self, path: str | Path) -> None:
         """Write the ledger as an npz file without objects, for its owner's eyes only.

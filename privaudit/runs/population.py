@@ -35,7 +35,7 @@ from privaudit.federation.trainer import (
     Trainer,
 )
 from privaudit.models.frozen_model import FrozenModel
-from privaudit.models.interfaces import Classifier, LanguageModel
+from privaudit.models.interfaces import Classifier, LanguageModel, OwnersModel
 from privaudit.models.random_views import with_views
 from privaudit.models.registry import find_family, load_frozen
 from privaudit.runs.config import RunConfig
@@ -255,11 +255,6 @@ class Population:
     owners: bool = False
     other_secrets: Int[Tensor, "canaries secrets tokens"] | None = None
 
-    @property
-    def data_hash(self) -> str:
-        """The SHA-256 of the data set: pictures, labels, class names and template."""
-        return self.dataset.hash
-
     def indices(self, client: ClientId) -> Int[np.ndarray, " candidates"]:
         """Return the positions of a client's candidates in the data set."""
         return self.split.of(self.numbers[client])
@@ -301,6 +296,8 @@ class Population:
     @cached_property
     def untrained_scores(self) -> Float[np.ndarray, " tests"] | None:
         """What the model as it comes scores on each test record; None without one."""
+        if isinstance(self.task.backbone, OwnersModel):  # only its owner has it
+            return None
         return RUN_TASKS[self.task.kind].untrained(self.task, self.tests)
 
     def own_records(self, client: ClientId) -> Bool[Tensor, " tests"]:

@@ -54,7 +54,6 @@ from privaudit.runs.run_header import (
     SignedHeader,
     add_files,
     read_header,
-    why_not_repeatable,
 )
 from privaudit.runs.run_key import RUN_KEY, masking_of, secrets_of
 from privaudit.runs.store import (
@@ -152,14 +151,14 @@ class Run(FoundAgain):
         return True
 
     @property
-    def ran_remote_code(self) -> bool:
-        """Whether its model was allowed to run code of its own."""
-        return bool(self.header.get("remote_code", False))
-
-    @property
     def why_not_repeatable(self) -> str:
         """Why training again does not give the same bytes; empty where it does."""
-        return why_not_repeatable(self.header)
+        if self.header.get("equal_bytes", True):
+            return ""
+        earlier = self.header.get("earlier", [])
+        rounds = ", ".join(str(one.get("rounds", "?")) for one in earlier)
+        after = f", elsewhere after round {rounds}" if rounds else ""
+        return f"resumed with --resume-near{after}: not the bytes of a run in one piece"
 
     @cached_property
     def trainer(self) -> Trainer:
@@ -174,7 +173,7 @@ class Run(FoundAgain):
             TranscriptError: The model or the data set is not the one of the training.
         """
         population = populate(self.config)
-        if population.data_hash != self.header["data_hash"]:
+        if population.dataset.hash != self.header["data_hash"]:
             raise TranscriptError(
                 f"The data set {self.config.dataset!r} has changed since "
                 f"{self.path.name} was trained: its pictures or labels have another "
@@ -416,11 +415,10 @@ def latest_places(folder: str | Path | None = None) -> list[Path]:
         TranscriptError: What remembers it was altered.
     """
     marker = runs_folder(folder) / LATEST
-    names = []
-    shared = read_shared(marker)
-    if shared is not None or marker.exists():
-        content = read_bytes(marker) if shared is None else shared
-        names = latest_names(content)
+    content = read_shared(marker)
+    if content is None:
+        content = read_bytes(marker) if marker.exists() else b""
+    names = latest_names(content)
     if not names:
         raise MissingFileError(
             f"There is no run in {shared_place(marker.parent)}. Train one with "

@@ -65,7 +65,7 @@ def new_header(
         "config": config.model_dump(),
         "identity_hash": config.identity_hash,
         "model_hash": population.model_hash,
-        "data_hash": population.data_hash,
+        "data_hash": population.dataset.hash,
         "ledger_hash": ledger.hash,
         "progress": _no_progress(),
     }
@@ -314,9 +314,8 @@ def _number_of(client: ClientId) -> int:
 
 
 ROUNDS, HASHES = "rounds", "hashes"  # of earlier files that still count
-_EMPTY: Tensors = late(
-    lambda: {"": torch.zeros(0)}
-)  # in place of a state that there was before
+# In place of a state that there was before.
+_EMPTY: Tensors = late(lambda: {"": torch.zeros(0)})
 _CHECKPOINT = re.compile(r"kept/after-(\d{4,18})\.safetensors")
 
 
@@ -428,10 +427,6 @@ class Checkpoints:
         clients = [name for name in found if name != "server"]
         self.sizes[rounds] = len(clients)
         self.newest.update(dict.fromkeys(clients, rounds))
-
-    def drop_others(self) -> None:
-        """Remove the checkpoints that do not count."""
-        drop_checkpoints(self.path, but=self.hashes, ready=self.ready)
 
 
 def drop_checkpoints(

@@ -167,15 +167,6 @@ class SignedHeader:
         return {**self.content.get("files", {}), **self.added}
 
 
-def why_not_repeatable(header: Mapping[str, Any]) -> str:
-    """Return why training again does not give the same bytes; empty where it does."""
-    if header.get("equal_bytes", True):
-        return ""
-    rounds = ", ".join(str(one.get("rounds", "?")) for one in header.get("earlier", []))
-    after = f", elsewhere after round {rounds}" if rounds else ""
-    return f"resumed with --resume-near{after}: not the bytes of a run in one piece"
-
-
 def save_header(
     path: Path, header: Mapping[str, Any], lease: Lease | None = None
 ) -> None:

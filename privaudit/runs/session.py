@@ -212,7 +212,7 @@ def _design(config: RunConfig, population: Population, plan: bytes | None) -> st
             "--plan."
         )
     header = {
-        "config": config.model_dump(), "data_hash": population.data_hash,
+        "config": config.model_dump(), "data_hash": population.dataset.hash,
         "model_hash": population.model_hash,
     }  # fmt: skip
     return design_of(header, hashlib.sha256(plan).hexdigest(), population.split)

@@ -445,7 +445,7 @@ def pull(path: Path) -> None:
                 if not is_there or there[name]._replace(here=here) != known.get(name):
                     (path / name).unlink()
         state = _copied(path, there)
-        _save_state(path, state)
+        write_json(_state_file(path), state)
         _download(remote, path, state, lambda name: not name.endswith(_LATER))
 
 
@@ -484,7 +484,7 @@ def _download(
         write_parts(path / one, remote.read(one, size))
         copied[one] = state[one]._replace(here=_stamp(path / one))
     if copied:
-        _save_state(path, {**state, **_state(path), **copied})
+        write_json(_state_file(path), {**state, **_state(path), **copied})
 
 
 @contextmanager
@@ -541,7 +541,7 @@ def push(path: Path, check: Callable[[], None]) -> None:
             remote.upload(name, path / name)
     there = _own(remote.files())
     with _alone(path):
-        _save_state(path, _copied(path, there))
+        write_json(_state_file(path), _copied(path, there))
 
 
 def forget(path: Path, names: Callable[[str], bool], check: Callable[[], None]) -> None:
@@ -601,10 +601,6 @@ def _copied(path: Path, there: _State) -> _State:
 
 def _state_file(path: Path) -> Path:
     return path.parent / f".{path.name}.copied.json"
-
-
-def _save_state(path: Path, state: _State) -> None:
-    write_json(_state_file(path), state)
 
 
 def _state(path: Path) -> _State:

@@ -17,7 +17,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, distinct
 from privaudit.federation.query import as_writer, ask_each, write, write_untuned
 from privaudit.federation.trainer import Records, Task, Trainer
-from privaudit.models.interfaces import OwnersModel, TaskKind
+from privaudit.models.interfaces import TaskKind
 from privaudit.statistics.captions.answers import (
     F1,
     exact_matches,
@@ -135,14 +135,14 @@ class RunTask:
     """What differs between runs of one task and of the other.
 
     Attributes:
-        untrained: Scores of the model as it comes, on records; None where there is none.
+        untrained: Scores of the model as it comes, on records.
         own_model: The server's own model, from its state; None where nobody asks.
         defaults: Fields of a run that are not those of :class:`RunFields`.
         libraries: Whose versions a run records beside the common ones.
     """
 
     measure: Callable[[Trainer, Task, Sequence[Tensors], Records], TaskScores]
-    untrained: Callable[[Task, Records], Float[np.ndarray, " records"] | None]
+    untrained: Callable[[Task, Records], Float[np.ndarray, " records"]]
     own_model: Callable[[Trainer, Tensors], Tensors | None]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     libraries: tuple[str, ...] = ()
@@ -159,11 +159,7 @@ def _measure_classes(
     return TaskScores("accuracy", right, macro_f1=macro_f1(predicted, labels, which))
 
 
-def _zero_shot_scores(
-    task: Task, records: Records
-) -> Float[np.ndarray, " records"] | None:
-    if isinstance(task.backbone, OwnersModel):
-        return None
+def _zero_shot_scores(task: Task, records: Records) -> Float[np.ndarray, " records"]:
     blind = (records.features @ task.zero_shot.T.cpu()).argmax(dim=-1)
     return (blind == records.labels).numpy().astype(float)
 
@@ -215,12 +211,8 @@ def _score_short(
     return TaskScores(F1, RepeatedRows(scores[:, 0], which), answers)
 
 
-def untuned_scores(
-    task: Task, records: Records
-) -> Float[np.ndarray, " records"] | None:
-    """Return the scores of the model as it comes; None where only its owner has it."""
-    if isinstance(task.backbone, OwnersModel):
-        return None
+def untuned_scores(task: Task, records: Records) -> Float[np.ndarray, " records"]:
+    """Return the scores of the model as it comes."""
     return score_writing(write_untuned(task, records), records).scores[0]
 
 
@@ -254,7 +246,6 @@ def macro_f1(
     predicted: Int[np.ndarray, "different records"],
     labels: Int[np.ndarray, " records"],
     which: Int[np.ndarray, " models"] | None = None,
-    confidence: float = 0.95,
 ) -> Estimate:
     """Return the mean over models of the mean over classes of F1.
 
@@ -269,7 +260,6 @@ def macro_f1(
         predicted: Class indices that each different model predicts.
         labels: Class index of each record, [records].
         which: Which of these each model is; None where all differ.
-        confidence: Coverage, in (0, 1).
 
     Raises:
         ConfigError: There is no record, or no model.
@@ -288,9 +278,9 @@ def macro_f1(
     value = float(np.array([one for one, _ in per_model])[which].mean())
     influence = RepeatedRows(np.stack([each for _, each in per_model]), which).mean()
     records = len(labels)
-    half = half_width(influence, records, confidence)
+    half = half_width(influence, records, 0.95)
     low, high = max(value - half, 0.0), min(value + half, 1.0)
-    return Estimate(value, float(low), float(high), (records,), MACRO_F1, confidence)
+    return Estimate(value, float(low), float(high), (records,), MACRO_F1)
 
 
 def _one(

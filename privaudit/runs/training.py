@@ -16,8 +16,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from privaudit.core.devices import chosen_device, use_device
 from privaudit.core.errors import ConfigError, without_exits
 from privaudit.core.lazy_torch import torch
@@ -143,7 +141,7 @@ class TrainingState:
             "checkpoint_hash": saved,
         }
         save_header(self.path, self.header, self.lease)
-        self.checkpoints.drop_others()
+        drop_checkpoints(self.path, but=self.checkpoints.hashes, ready=self.lease.check)
 
 
 def restore(run: Run, lease: Lease, files: RoundFiles, *, near: bool) -> TrainingState:
@@ -288,14 +286,13 @@ def check_coins(run: Run, coins: Run | None) -> None:
         return
     truth, other = run.truth, coins.truth
     owned = truth.owner >= 0
-    if len(truth.owner) == len(other.owner) and np.array_equal(
-        truth.is_member[owned], other.is_member[owned]
-    ):
-        return
-    raise ConfigError(
-        f"{run.path} was to have the coins of {coins.name}, and has others: it was begun "
-        "by itself, or on other data. Use another name, or fresh to train it anew."
-    )
+    is_same = len(truth.owner) == len(other.owner)
+    if not is_same or (truth.is_member != other.is_member)[owned].any():
+        raise ConfigError(
+            f"{run.path} was to have the coins of {coins.name}, and has others: it was "
+            "begun by itself, or on other data. Use another name, or fresh to train it "
+            "anew."
+        )
 
 
 def check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) -> None:
@@ -568,10 +565,8 @@ def _train_rounds(
 ) -> Run:
     run = training.run
     stacking = stacking_of(run.config, training.header, near=near)
-    total, claim = (
-        run.config.rounds,
-        claim_of(training.trainer, training.population.task),
-    )
+    total = run.config.rounds
+    claim = claim_of(training.trainer, training.population.task)
     numbers = RoundNumbers(run.name, run.config, claim, run.metrics)
     for index in range(training.header["progress"]["rounds"], total):
         started = time.perf_counter()

@@ -97,11 +97,8 @@ def measure_clients(
     tested = population.tested_clients
     if tested is not None:
         models = {client: models[client] for client in tested if client in models}
-    mean = (
-        partial(mean_accuracy, fraction=len(models) / len(population.task.candidates))
-        if tested
-        else mean_accuracy
-    )
+    share = len(models) / len(population.task.candidates) if tested else 1.0
+    mean = partial(mean_accuracy, fraction=share)
     measured = measure_tests(trainer, population, list(models.values()))
     correct, plain = measured.rows, population.untrained_scores
     own = population.own_rows(list(models))

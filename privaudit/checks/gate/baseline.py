@@ -824,13 +824,12 @@ def _estimate(numbers: PublicNumbers, *keys: str) -> Estimate:
         for key in keys:
             entry = entry[key]
         estimate = Estimate.from_dict(entry)
-        counts = all(isinstance(n, int) for n in estimate.n)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{numbers.name} has no estimate at {'/'.join(keys)} ({error!r}). Leave "
             "that metric out, or export the run again."
         ) from None
-    if estimate.unresolved or not counts:
+    if estimate.unresolved:
         raise ConfigError(
             f"{numbers.name} has no interval at {'/'.join(keys)}: {estimate}. Leave "
             "that metric out."

@@ -157,12 +157,8 @@ def judge(questions: Sequence[GateQuestion], alpha: float = 0.05) -> list[GateCh
     differences = [
         Difference(q.name, q.worse_at, q.margin, q.sampling) for q in questions
     ]
-    return [
-        _answer(question, change, alpha)
-        for question, change in zip(
-            questions, judge_changes(differences, alpha), strict=True
-        )
-    ]
+    judged = judge_changes(differences, alpha)
+    return [_answer(q, one, alpha) for q, one in zip(questions, judged, strict=True)]
 
 
 def overall(checks: Iterable[AnyCheck]) -> Outcome:
@@ -257,9 +253,7 @@ def _beyond(question: GateQuestion, worse: Estimate) -> str:
 
 def shifted(estimate: Estimate, by: float) -> Estimate:
     """Return the estimate of a quantity plus a number."""
-    value, low, high = (
-        end + by for end in (estimate.value, estimate.low, estimate.high)
-    )
+    value, low, high = estimate.value + by, estimate.low + by, estimate.high + by
     return replace(estimate, value=value, low=low, high=high)
 
 

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from privaudit.core.errors import ConfigError, LimitError, UnknownNameError
 from privaudit.core.limits import parse_toml, read_bytes
+from privaudit.core.parameters import readable, refuse_truths
 
 _SECONDS = 60.0
 
@@ -264,16 +265,13 @@ def make_settings(values: Mapping[str, Any], where: str = "the gate") -> GateSet
     for name in values:
         if name not in known:
             raise UnknownNameError(f"setting of {where}", name, known)
+    what = where.removeprefix("the ")
     try:
-        return GateSettings(**values)
+        settings = GateSettings(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        fault = first["msg"].removeprefix("Value error, ").rstrip(".")
-        name = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            f"{where[:1].upper()}{where[1:]} cannot take {name} = "
-            f"{first['input']!r}: {fault}."
-        ) from None
+        raise ConfigError(readable(error, what)) from None
+    refuse_truths(what, values, settings)
+    return settings
 
 
 def _table(content: bytes, path: str) -> dict[str, Any]:

@@ -114,10 +114,8 @@ def _lots(notes: Notes) -> list[tuple[float, str]]:
             continue
         sizes, trials, times = (np.array(column) for column in zip(*lots, strict=True))
         counts = Counts("", np.repeat(sizes, times), np.repeat(trials, times), rate)
-        mean, expected = (
-            sizes @ times / times.sum(),
-            rate * (trials @ times) / times.sum(),
-        )
+        mean = sizes @ times / times.sum()
+        expected = rate * (trials @ times) / times.sum()
         told = f"those of {client} hold {mean:.4g} records on average"
         asked += [
             (counts.share(), f"{told}, and {expected:.4g} are counted on"),

@@ -154,10 +154,8 @@ class Evidence:
 
     def event_of(self, index: int, release: Release) -> MechanismEvent | None:
         """Return a round's mechanism for a release, if it has one."""
-        if index >= len(self.rounds):
-            return None
-        events = [e for e in self.rounds[index] if e.release == release]
-        return events[0] if events else None
+        events = self.rounds[index] if index < len(self.rounds) else ()
+        return next((event for event in events if event.release == release), None)
 
     def server_step(self, index: int) -> tuple[MechanismEvent, Tensors, Tensors] | None:
         """Return a round's noise of the server, and the broadcasts before and after it.

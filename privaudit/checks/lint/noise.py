@@ -72,9 +72,7 @@ def _draws(generator: str, size: int) -> np.ndarray:
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
-def find_seed(
-    values: np.ndarray, level: float, rarity: Callable[[float, int], float]
-) -> str:
+def find_seed(values: np.ndarray, level: float) -> str:
     """Return the call after which a generator draws these values, but for their scale.
 
     Empty where none of the known ones does. Noise that comes second behind another draw
@@ -83,7 +81,6 @@ def find_seed(
     Args:
         values: FIRST at least, as they were drawn, perhaps beside something else.
         level: Chance to name a seed for values that are normal and independent.
-        rarity: From a cosine and a number of values to its p-value.
     """
     size = min(len(values), 2 * FIRST)
     first = values[: FIRST if size == 2 * FIRST else size]
@@ -94,7 +91,7 @@ def find_seed(
     for name in GENERATORS:
         cosines = _draws(name, size) @ (first / length)
         best = int(np.abs(cosines).argmax())
-        if rarity(float(cosines[best]), len(first)) * tried < level:
+        if correlation_p(float(cosines[best]), len(first)) * tried < level:
             return f"{name}({SEEDS[best]})"
     return ""
 
@@ -383,11 +380,6 @@ class NoisedUpload:
         return f"round {self.upload.index}, {self.upload.sender}"
 
     @property
-    def moves(self) -> Mapping[str, Numbers]:
-        """By tensor."""
-        return self.upload.moves
-
-    @property
     def in_own_units(self) -> bool:
         """Whether noise of steps is declared, whose learning rate nothing here knows."""
         return self.event.unit == "record" and self.event.steps > 1
@@ -433,7 +425,7 @@ def _too_short(held: Sequence[NoisedUpload]) -> Found:
     found = [
         (_lower_tail(square / one.std**2, values), one, name, square, values)
         for one in held
-        for name, square, values in _squares(one.moves)
+        for name, square, values in _squares(one.upload.moves)
     ]
     short = [entry for entry in found if entry[0] * len(found) < LEVEL]
     if not short:
@@ -467,7 +459,7 @@ def _too_alike(held: Sequence[NoisedUpload]) -> Iterator[str]:
     pairs = [
         (one, other, float(difference.square().sum()), len(difference))
         for one, other in _pairs([one for one in held if not one.in_own_units])
-        for difference in _differences(one.moves, other.moves)
+        for difference in _differences(one.upload.moves, other.upload.moves)
     ]
     alike = [
         (one, other, math.sqrt(square / values / (one.std**2 + other.std**2)))
@@ -506,7 +498,7 @@ def _unmoved(held: Sequence[NoisedUpload]) -> Iterator[str]:
     chance = 2 * norm.cdf(NEAR) - 1
     for one in held:
         near = 0.0 if one.in_own_units else NEAR * one.std
-        first = torch.cat([move.first for move in one.moves.values()])
+        first = torch.cat([move.first for move in one.upload.moves.values()])
         unmoved = int((first.abs() <= near).sum())
         if binom.sf(unmoved - 1, len(first), chance) * len(held) < LEVEL:
             yield (
@@ -607,10 +599,10 @@ def _guessed(
         for noise in noises
         for numbers in noise.tensors.values()
     ]
-    drawn += [(one.where, move.first) for one in held for move in one.moves.values()]
+    drawn += [(n.where, m.first) for n in held for m in n.upload.moves.values()]
     looked_at = [(where, first) for where, first in drawn if len(first) >= FIRST]
     for where, first in looked_at:
-        seed = find_seed(first.numpy(), LEVEL / len(looked_at), correlation_p)
+        seed = find_seed(first.numpy(), LEVEL / len(looked_at))
         if seed:
             yield (
                 f"The noise of {where} is what {seed} draws: whoever tries seeds "

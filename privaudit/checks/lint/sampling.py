@@ -212,17 +212,14 @@ def clients_as_drawn(evidence: Evidence) -> Found:
     sentences = [*_too_many(events, sets, clients), *_in_a_pattern(sets, clients)]
     for sentence in sentences:
         yield "error", sentence, causes
-    turns = _taking_turns(sets, clients)
-    if (
-        evidence.is_declared
-        and not sentences
-        and not any(_in_a_pattern(turns, clients))
-    ):
-        yield (
-            "note",
-            f"{len(sets)} rounds are too few to tell clients that were drawn from "
-            "clients that take turns.",
-        )
+    if evidence.is_declared and not sentences:
+        turns = _taking_turns(sets, clients)
+        if not any(_in_a_pattern(turns, clients)):
+            yield (
+                "note",
+                f"{len(sets)} rounds are too few to tell clients that were drawn from "
+                "clients that take turns.",
+            )
 
 
 def _drawn(evidence: Evidence) -> Iterator[tuple[int, MechanismEvent]]:

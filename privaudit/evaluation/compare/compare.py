@@ -23,7 +23,6 @@ from privaudit.evaluation.compare.measured import (
     measure_pair,
     measure_seeds,
     refuse_mixture,
-    seed_name,
 )
 from privaudit.evaluation.metric import Side
 from privaudit.evaluation.metrics.auroc import AUROC
@@ -234,13 +233,9 @@ def _judge(
     is_primary: bool,
 ) -> list[MetricChange]:
     """Return what may be said, corrected for the number of these metrics."""
+    samplings: dict[Side, Sampling] = {"leak": sampling, "utility": "coin"}
     differences = [
-        Difference(
-            m.name,
-            m.numbers.interval_at,
-            margins[m.about],
-            sampling if m.about == "leak" else "coin",
-        )
+        Difference(m.name, m.numbers.interval_at, margins[m.about], samplings[m.about])
         for m in measured
     ]
     return [
@@ -270,10 +265,9 @@ def _by_seed(ours: Sequence[Run], theirs: Sequence[Run]) -> list[tuple[Run, Run]
     seeds = [[run.config.seed for run in runs] for runs in (ours, theirs)]
     same = set(seeds[0]) == set(seeds[1]) and len(seeds[0]) == len(seeds[1])
     if not same or len(set(seeds[0])) < len(seeds[0]) or None in seeds[0]:
-        said = [f"[{', '.join(map(seed_name, each))}]" for each in seeds]
         raise IncompatibleRunsError(
-            f"Several runs are paired by seed, and there are the seeds {said[0]} and "
-            f"{said[1]}. Give each setting once for each seed, trained with --seed."
+            f"Several runs are paired by seed, and there are the seeds {seeds[0]} and "
+            f"{seeds[1]}. Give each setting once for each seed, trained with --seed."
         )
     for runs in (ours, theirs):
         refuse_mixture(runs)

@@ -118,11 +118,6 @@ def unlike_settings(
     ]
 
 
-def seed_name(seed: int | None) -> str:
-    """Return a seed as errors name it."""
-    return "none" if seed is None else str(seed)
-
-
 def check_made_alike(
     first: StoredAudit, second: StoredAudit, attacks: Sequence[str]
 ) -> None:
@@ -132,10 +127,7 @@ def check_made_alike(
         IncompatibleRunsError: One had others: it may find more because it is stronger.
     """
     for name in attacks:
-        ours, theirs = (
-            first.attack_result(name)["settings"],
-            second.attack_result(name)["settings"],
-        )
+        ours, theirs = (a.attack_result(name)["settings"] for a in (first, second))
         if ours != theirs:
             raise IncompatibleRunsError(
                 f"{name} was made as {ours} on {first.run.name} and as {theirs} on "
@@ -253,11 +245,9 @@ def measure_pair(
 ) -> list[Measured]:
     """Return every metric, with records as replicates."""
     found = measure_attacks(first, second, attacks)
-    return (
-        [*found, *measure_utility(*pair_tests(first.run, second.run))]
-        if utility
-        else found
-    )
+    if utility:
+        found += measure_utility(*pair_tests(first.run, second.run))
+    return found
 
 
 def measure_attacks(

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int
 
-from privaudit.auditing.attack_result import ClientScores
+from privaudit.auditing.attack_result import ClientScores, clusters_of
 from privaudit.evaluation.metric import METRICS, Metric, PairedNumbers
 from privaudit.statistics.comparisons import paired_accuracy_difference
 from privaudit.statistics.estimate import Estimate
@@ -15,7 +14,7 @@ from privaudit.statistics.roc import sign_turned, success_rate
 def _interval(clients: Sequence[ClientScores], confidence: float) -> Estimate:
     truth = np.concatenate([client.is_member for client in clients])
     guesses = np.concatenate([client.guesses for client in clients])
-    return success_rate(truth, guesses, confidence, _alike(clients))
+    return success_rate(truth, guesses, confidence, clusters_of(clients))
 
 
 def _paired(
@@ -28,17 +27,12 @@ def _paired(
 
     def interval_at(confidence: float) -> Estimate:
         return paired_accuracy_difference(
-            correct, other_correct, confidence, _alike(first)
+            correct, other_correct, confidence, clusters_of(first)[0]
         ).estimate
 
     return PairedNumbers(
         float(correct.mean()), float(other_correct.mean()), interval_at
     )
-
-
-def _alike(clients: Sequence[ClientScores]) -> Int[np.ndarray, " all"] | None:
-    clusters = [one.cluster for one in clients if one.cluster is not None]
-    return np.concatenate(clusters) if clusters else None
 
 
 SUCCESS = METRICS.register("success")(

@@ -217,12 +217,8 @@ def aggregate(
         groups.setdefault((point.mode, point.epsilon), []).append(point)
     modes = list(dict.fromkeys(point.mode for point in points))
     keys = sorted(groups, key=lambda key: (modes.index(key[0]), _noise(key[1])))
-    references = {
-        key: keys[0]
-        if against_first or (key[0], None) not in groups
-        else (key[0], None)
-        for key in keys
-    }
+    quiet = {mode for mode, budget in groups if budget is None and not against_first}
+    references = {k: (k[0], None) if k[0] in quiet else keys[0] for k in keys}
     differences = sum(key != reference for key, reference in references.items())
     return [_cell(groups, key, references[key], differences) for key in keys]
 

@@ -9,7 +9,7 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -211,21 +211,18 @@ def perform_cell(
     return SweptRun(point, Spent.of(run, threat))
 
 
+@dataclass
 class _Work:
     """The runs of a sweep, and what they spent."""
 
-    def __init__(
-        self,
-        plan: SweepPlan,
-        folder: Path,
-        watcher: Watcher | None,
-        executor: Executor,
-    ) -> None:
-        self.plan, self.folder = plan, folder
-        self.watcher, self.executor = watcher, executor
-        self.spent: list[Spent] = []
-        self.done = self.total = 0
-        self.began = time.perf_counter()
+    plan: SweepPlan
+    folder: Path
+    watcher: Watcher | None
+    executor: Executor
+    spent: list[Spent] = field(default_factory=list)
+    done: int = 0
+    total: int = 0
+    began: float = field(default_factory=time.perf_counter)
 
     def run(self, wanted: Sequence[tuple[Cell, int]]) -> list[SweepPoint]:
         """Return a point for each cell and seed, in that order."""

@@ -344,9 +344,7 @@ def _solve(
     clients, records, parts, width = tokens.shape
     prompts, classes = text.shape[1:3]
     entries = parts * classes
-    some_records = max(1, ENTRIES // entries)
-    if transport.stop == "batch":
-        some_records = records
+    some_records = records if transport.stop == "batch" else max(1, ENTRIES // entries)
     some_clients = max(1, ENTRIES // (entries * records))
     for first in range(0, clients, some_clients):
         who = slice(first, first + some_clients)
