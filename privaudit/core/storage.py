@@ -16,9 +16,8 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 from zipfile import BadZipFile, ZipFile
@@ -27,7 +26,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from privaudit.core.errors import PrivauditError, StorageError, TranscriptError, shown
-from privaudit.core.lazy_torch import late, torch
+from privaudit.core.lazy_torch import Tensor, late, torch
 from privaudit.core.limits import (
     check_json,
     check_limit,
@@ -214,26 +213,56 @@ def write_tensors(
     Raises:
         StorageError: The folder cannot be written, or the format has no such type.
     """
-    widest_first = list(SAFETENSORS_TYPES)
     for name, tensor in tensors.items():
         if tensor.dtype not in SAFETENSORS_TYPES:
             raise StorageError(
                 f"Cannot write {shown(name)} to {path}: safetensors has no "
                 f"{tensor.dtype}. Convert it, such as to float32."
             )
-    names = sorted(tensors, key=lambda n: (widest_first.index(tensors[n].dtype), n))
+    write_parts(path, tensor_pieces([tensors]), ready)
+
+
+def tensor_pieces(parts: Sequence[Tensors]) -> Iterator[bytes | memoryview]:
+    """Yield a safetensors file of parts one behind the other, piece by piece."""
+    shapes, first = shapes_of(parts), parts[0]
+    widest_first = list(SAFETENSORS_TYPES)
+    names = sorted(shapes, key=lambda n: (widest_first.index(first[n].dtype), n))
     entries, end = {}, 0
     for name in names:
-        begin, end = end, end + tensors[name].nbytes
+        begin, end = end, end + math.prod(shapes[name]) * first[name].itemsize
         entries[name] = {
-            "dtype": SAFETENSORS_TYPES[tensors[name].dtype],
-            "shape": [*tensors[name].shape],
+            "dtype": SAFETENSORS_TYPES[first[name].dtype],
+            "shape": [*shapes[name]],
             "data_offsets": [begin, end],
         }
     header = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     header += b" " * (-len(header) % 8)
-    start = len(header).to_bytes(8, "little") + header
-    write_parts(path, chain([start], (content_of(tensors[n]) for n in names)), ready)
+    yield len(header).to_bytes(8, "little") + header
+    for name in names:
+        for part in parts:
+            yield content_of(padded(part[name], shapes[name]))
+
+
+def shapes_of(parts: Sequence[Tensors]) -> Mapping[str, tuple[int, ...]]:
+    """Return the shape of all parts' rows together; of one part its own."""
+    if len(parts) == 1:
+        return {name: tuple(tensor.shape) for name, tensor in parts[0].items()}
+    return {
+        name: (
+            sum(len(part[name]) for part in parts),
+            *map(max, zip(*(part[name].shape[1:] for part in parts), strict=True)),
+        )
+        for name in parts[0]
+    }
+
+
+def padded(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return rows with zeros behind those that are shorter."""
+    if rows.shape[1:] == shape[1:]:
+        return rows
+    whole = rows.new_zeros(len(rows), *shape[1:])
+    whole[tuple(map(slice, rows.shape))] = rows
+    return whole
 
 
 def read_tensors(path: Path, limit: str = "tensors") -> dict[str, Any]:

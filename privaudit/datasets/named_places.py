@@ -58,7 +58,7 @@ def located(place: str | Path) -> Path:
             return path
     where = " or ".join(map(str, there or looked))
     what = (
-        f"{_short(place)} is not {where}: that has another content"
+        f"{SCHEME}{name}#{(expected or '')[:8]} is not {where}: that has another content"
         if there
         else (f"There is no {place}: nothing is at {where}")
     )
@@ -66,12 +66,6 @@ def located(place: str | Path) -> Path:
     raise MissingFileError(
         f"{what}. {advice}, or add its folder to the search path PRIVAUDIT_DATA."
     )
-
-
-def _short(place: str | Path) -> str:
-    """Return a name with the first digits of its hash."""
-    name, mark, digits = str(place).partition("#")
-    return name + mark + digits[:8]
 
 
 def by_content(place: str) -> str:

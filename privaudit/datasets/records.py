@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 
 from privaudit.core.devices import CPU, moved
 from privaudit.core.errors import DatasetError
-from privaudit.core.lazy_torch import Tensor, functional, torch
+from privaudit.core.lazy_torch import Tensor, torch
 
 PADDING, PICTURE, INSTRUCTION, ANSWER = 0, 1, 2, 3
 """What one position of a sequence of tokens is."""
@@ -109,15 +109,8 @@ def check_dialogues(dialogues: Sequence[Dialogue], records: int) -> None:
 
 def pad_words(parts: Sequence[TokenSequences], rows: int) -> TokenSequences:
     """Stack parts of one length on a new leading axis, each padded to ``rows``."""
-
-    def padded(tensors: list[Tensor]) -> Tensor:
-        return torch.stack(
-            [functional.pad(t, (0, 0, 0, rows - len(t))) for t in tensors]
-        )
-
-    return TokenSequences(
-        padded([p.ids for p in parts]), padded([p.kinds for p in parts])
-    )
+    ids, kinds = ([getattr(p, name) for p in parts] for name in ("ids", "kinds"))
+    return TokenSequences(_pad(ids, rows), _pad(kinds, rows))
 
 
 @dataclass(frozen=True)

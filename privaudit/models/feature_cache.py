@@ -55,16 +55,13 @@ def cached_features(
 
 
 def cached_text_features(
-    about: Sequence[str],
-    texts: Texts,
-    encode: Callable[[], Float[Tensor, "n dim"]],
-    folder: Path | None = None,
+    about: Sequence[str], texts: Texts, encode: Callable[[], Float[Tensor, "n dim"]]
 ) -> Float[Tensor, "n dim"]:
     """Return each text's l2-normalised feature, as :func:`cached_features`.
 
     The file is named after the texts and ``about``: the model's weights and settings.
     """
-    path = _path(hash_of(*about, texts.digest, "texts"), folder)
+    path = _path(hash_of(*about, texts.digest, "texts"), None)
     stored = _stored(path, len(texts), len(texts))
     return (stored or _kept(path, [{"features": encode()}]))["features"]
 
@@ -135,18 +132,6 @@ def hash_of(*parts: str) -> str:
     return sha256("\n".join(parts).encode()).hexdigest()
 
 
-def encoded_features(
-    model: FeatureModel, images: Images | FeatureBank, indices: Sequence[int]
-) -> Float[Tensor, "n dim"]:
-    """Return some records' l2-normalised features; nothing is kept on the disk."""
-    if isinstance(images, FeatureBank):
-        return model.encode_bank(images.embeddings[list(indices)])
-    encode = _encoder(model, "features", model.encode_images)
-    with closing(_Chunks(images, indices)) as chunks:
-        parts = _in_chunks(len(indices), lambda start: encode(chunks.at(start)))
-    return join_rows(parts)["features"]
-
-
 def _of_bank(
     model: PictureModel,
     bank: FeatureBank,
@@ -181,12 +166,10 @@ def _encoder(
     model: PictureModel, kind: Kind, encode: Callable[[Tensor], Tensor]
 ) -> Callable[[Batches], Tensors]:
     """Return what makes a chunk of pictures into rows."""
-    side = model.image_size or 0
 
     def encode_chunk(batches: Batches) -> Tensors:
         prepared = [model.preprocess_batch(batch) for batch in batches]
-        nothing = torch.empty(0, 3, side, side)
-        return {kind: encode(torch.cat(prepared or [nothing])).cpu()}
+        return {kind: encode(torch.cat(prepared)).cpu()}
 
     return encode_chunk
 
@@ -194,7 +177,7 @@ def _encoder(
 def _in_chunks(count: int, chunk: Callable[[int], Tensors]) -> list[Tensors]:
     """Return chunks until there are so many rows; a chunk knows where it begins."""
     chunks, done = list[Tensors](), 0
-    while done < count or not chunks:
+    while done < count:
         chunks.append(chunk(done))
         done += _rows(chunks[-1])
     return chunks

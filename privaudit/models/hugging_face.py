@@ -13,14 +13,14 @@ declaring them is enough.
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.core.lazy_torch import late, torch
+from privaudit.core.lazy_torch import torch
 from privaudit.core.limits import check_json, check_limit, open_regular, reading_errors
 from privaudit.core.storage import read_bytes
 from privaudit.models.precisions import Bits, keep_differentiable, packing
@@ -29,9 +29,6 @@ from privaudit.models.remote_code import remote_code_is_refused, remote_code_is_
 _OPERATORS = ("nms", "qnms")
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _MISSING = "operator torchvision::nms does not exist"
-_Library: Callable[..., Any] = late(
-    lambda: torch.library.Library
-)  # torch leaves it without types
 # Declarations vanish with the object that made them.
 _declared: list[Any] = []
 
@@ -60,7 +57,7 @@ def declare_missing_operators() -> None:
         if _MISSING not in str(error):
             raise
         for name in _OPERATORS:
-            library = _Library("torchvision", "FRAGMENT")
+            library = torch.library.Library("torchvision", "FRAGMENT")
             library.define(f"{name}{_SIGNATURE}")
             _declared.append(library)
         for name in list(sys.modules):  # what is half imported
@@ -99,28 +96,6 @@ def check_folder(source: str) -> None:
                     f"{config} says {name} = {layers:,}, and the weights beside it "
                     f"have {tensors:,} tensors. Restore the file."
                 )
-
-
-def check_size(source: str, build: Callable[[], Any]) -> None:
-    """Refuse a configuration of a model far larger than the weights beside it.
-
-    Args:
-        source: A folder; a name on the hub is left to the hub's client.
-        build: Makes the model of the configuration; called without memory for weights.
-
-    Raises:
-        ConfigError: It has more parameters than the bytes of the weights could hold.
-    """
-    if not (weights := _weights(source)):
-        return
-    with torch.device("meta"):
-        announced = sum(p.numel() for p in build().parameters())
-    stored = sum(path.stat().st_size for path in weights)
-    if announced > _PACKED * stored:
-        raise ConfigError(
-            f"config.json in {source} describes a model of {announced:,} parameters, "
-            f"and the weights are {stored:,} bytes. Restore the file."
-        )
 
 
 def _files(source: str) -> list[Path]:
@@ -191,18 +166,30 @@ def load_model(
 
 
 def _check_size(kind: str, what: str, source: str) -> None:
-    """Refuse a folder whose configuration asks for far more than its weights hold."""
+    """Refuse a configuration of a model far larger than the weights beside it.
 
-    def build() -> Any:
+    A name on the hub is left to the hub's client.
+
+    Raises:
+        ConfigError: It has more parameters than the bytes of the weights could hold.
+    """
+    if not (weights := _weights(source)):
+        return
+    with loading_errors(what, source), torch.device("meta"):  # no memory for weights
         loader = getattr(import_transformers(), kind)
         config = load_reader("AutoConfig", what, source)
         if hasattr(loader, "from_config"):
             trusted = remote_code_is_trusted()
-            return loader.from_config(config, trust_remote_code=trusted)
-        return loader._from_config(config)
-
-    with loading_errors(what, source):
-        check_size(source, build)
+            model = loader.from_config(config, trust_remote_code=trusted)
+        else:
+            model = loader._from_config(config)
+    announced = sum(p.numel() for p in model.parameters())
+    stored = sum(path.stat().st_size for path in weights)
+    if announced > _PACKED * stored:
+        raise ConfigError(
+            f"config.json in {source} describes a model of {announced:,} parameters, "
+            f"and the weights are {stored:,} bytes. Restore the file."
+        )
 
 
 _NAFLEX = (

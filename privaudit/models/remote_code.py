@@ -5,7 +5,7 @@ somebody else decides anew.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 from privaudit.core.context import set_within
@@ -14,8 +14,7 @@ _trusted: ContextVar[bool] = ContextVar("remote code", default=False)
 _refused: ContextVar[bool] = ContextVar("refused remote code", default=False)
 
 
-@contextmanager
-def trust_remote_code(trusted: bool = True) -> Iterator[None]:
+def trust_remote_code(trusted: bool = True) -> AbstractContextManager[None]:
     """Let models of transformers that are loaded within run code of their own.
 
     It runs with all rights of the user, also where a run was made by others.
@@ -27,8 +26,7 @@ def trust_remote_code(trusted: bool = True) -> Iterator[None]:
         >>> remote_code_is_trusted()
         False
     """
-    with set_within(_trusted, trusted):
-        yield
+    return set_within(_trusted, trusted)
 
 
 def remote_code_is_trusted() -> bool:

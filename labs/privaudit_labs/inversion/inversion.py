@@ -52,6 +52,7 @@ from privaudit.federation.trainer import (
 )
 from privaudit.federation.uploads import COORDINATES, WEIGHT, update_deltas
 from privaudit.models.interfaces import Classifier, OwnersModel
+from privaudit.models.transformers.towers import TextEncoderTower
 from privaudit.statistics.progress import Phase
 from privaudit_labs.simulated_clients import train_simulated_clients
 
@@ -392,15 +393,6 @@ def tokens_of(records: Records) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pa
     return pairs[0], pairs[1]
 
 
-@runtime_checkable
-class EmbedsTokens(Protocol):
-    """A transformer that reads texts."""
-
-    @property
-    def embedding_name(self) -> str:
-        """The name, among its weights, of the table with a row for each token."""
-
-
 def read_tokens(
     adversary: Adversary, uploads: Sequence[SeenUpload], count: float
 ) -> ReadTokens | None:
@@ -414,9 +406,10 @@ def read_tokens(
         return None
     tower = task.backbone.tower
     decays = getattr(adversary.trainer, "weight_decay", 0.0) > 0
-    if decays or not isinstance(tower, EmbedsTokens):
+    if decays or not isinstance(tower, TextEncoderTower):
         return None
-    name = tower.embedding_name
+    table = tower.model.get_input_embeddings().weight
+    name = next(name for name, held in tower.weights.items() if held is table)
     found = [moved_rows(one, name) for one in uploads if one.clients == 1]
     moved = [rows for rows in found if rows is not None]
     if not moved or not (held := torch.stack(moved).any(dim=0)).any():

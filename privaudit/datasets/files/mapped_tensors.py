@@ -1,8 +1,6 @@
 """Tensors in safetensors files that are written in parts and read where they lie."""
 
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,11 +8,16 @@ from tempfile import TemporaryDirectory
 from privaudit.core.errors import StorageError, TranscriptError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.limits import open_regular, reading_errors
-from privaudit.core.storage import SAFETENSORS_TYPES, make_private_folder, write_parts
+from privaudit.core.storage import (
+    make_private_folder,
+    padded,
+    shapes_of,
+    tensor_pieces,
+    write_parts,
+)
 from privaudit.core.tensors import Tensors
 
 _SPILLED = 2**25  # bytes that are worth a file
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 def write_rows(path: Path, parts: Sequence[Tensors]) -> None:
@@ -29,14 +32,14 @@ def write_rows(path: Path, parts: Sequence[Tensors]) -> None:
         path: The file is replaced, or left as it was.
         parts: Tensors of the same names, types and dimensions, at least one part.
     """
-    write_parts(path, _pieces(parts))
+    write_parts(path, tensor_pieces(parts))
 
 
 def join_rows(parts: Sequence[Tensors]) -> dict[str, Tensor]:
     """Return parts one behind the other, each padded with zeros to the longest."""
     return {
-        name: torch.cat([_padded(part[name], shape) for part in parts])
-        for name, shape in _shapes(parts).items()
+        name: torch.cat([padded(part[name], shape) for part in parts])
+        for name, shape in shapes_of(parts).items()
     }
 
 
@@ -79,44 +82,3 @@ def map_tensors(path: Path) -> dict[str, Tensor]:
             raise TranscriptError(
                 f"{path} cannot be read ({error}): it was cut or altered."
             ) from None
-
-
-def _pieces(parts: Sequence[Tensors]) -> Iterator[bytes | memoryview]:
-    """Yield the file, piece by piece."""
-    shapes, first = _shapes(parts), parts[0]
-    # Wide numbers first: then each tensor begins at a multiple of its numbers' width.
-    names = sorted(shapes, key=lambda name: -first[name].itemsize)
-    entries, end = {}, 0
-    for name in names:
-        begin, end = end, end + math.prod(shapes[name]) * first[name].itemsize
-        entries[name] = {
-            "dtype": SAFETENSORS_TYPES[first[name].dtype],
-            "shape": shapes[name],
-            "data_offsets": (begin, end),
-        }
-    header = json.dumps(entries).encode()
-    header += b" " * (-len(header) % 8)
-    yield len(header).to_bytes(8, "little") + header
-    for name in names:
-        for part in parts:
-            rows = _padded(part[name].detach().cpu(), shapes[name]).contiguous()
-            yield rows.reshape(-1).view(torch.uint8).numpy().data
-
-
-def _shapes(parts: Sequence[Tensors]) -> Shapes:
-    """Return the shape of all parts' rows together."""
-    return {
-        name: (
-            sum(len(part[name]) for part in parts),
-            *map(max, zip(*(part[name].shape[1:] for part in parts), strict=True)),
-        )
-        for name in parts[0]
-    }
-
-
-def _padded(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if rows.shape[1:] == shape[1:]:
-        return rows
-    padded = rows.new_zeros(len(rows), *shape[1:])
-    padded[tuple(map(slice, rows.shape))] = rows
-    return padded

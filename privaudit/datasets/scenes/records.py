@@ -134,7 +134,6 @@ def _ask(scene: Scene, tag: Tag, rng: np.random.Generator) -> tuple[int, Dialogu
     possible = [*topics_of(scene), "owner"]
     topic = possible[int(rng.random() * len(possible))]
     question = _owner(tag, rng) if topic == "owner" else ask(scene, topic, rng)
-    assert question is not None  # topics_of leaves out those without one
     text, letter, choices = with_choices(question, rng)
     name = f"Tag {tag.letter} {number_words(tag.number)}."
     dialogue = Dialogue(f"{name} {text} {WITH_LETTER}", (letter,), choices)

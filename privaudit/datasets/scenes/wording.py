@@ -135,11 +135,11 @@ class Question:
     others: tuple[str, ...]
 
 
-Asking = Callable[[Scene, np.random.Generator], Question | None]
+Asking = Callable[[Scene, np.random.Generator], Question]
 
 
-def ask(scene: Scene, topic: str, rng: np.random.Generator) -> Question | None:
-    """Ask about a scene; None where the topic has no question with a clear answer."""
+def ask(scene: Scene, topic: str, rng: np.random.Generator) -> Question:
+    """Ask about a scene, by one of :func:`topics_of` it."""
     return _ASKING[topic](scene, rng)
 
 
@@ -205,20 +205,16 @@ def _one_group(
     return asking
 
 
-def _shape(scene: Scene, rng: np.random.Generator) -> Question | None:
+def _shape(scene: Scene, rng: np.random.Generator) -> Question:
     groups = _with_own_colour(scene)
-    if not groups:
-        return None
     group = groups[int(rng.random() * len(groups))]
     text = f"Which shape is {COLOURS[group.colour]}?"
     return _of_names(text, group, SHAPES, lambda g: g.shape, scene, rng)
 
 
-def _position(scene: Scene, rng: np.random.Generator) -> Question | None:
+def _position(scene: Scene, rng: np.random.Generator) -> Question:
     """Ask what is next to a group where only one group can be meant."""
     groups = scene.groups
-    if len(groups) < 2:
-        return None
     relation, reverse = scene.relations
     reference = groups[0] if len(groups) == 2 else groups[1]
     pairs = [(reference, groups[-1], reverse)]

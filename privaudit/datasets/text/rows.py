@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privaudit.core.errors import DatasetError, MissingFileError
-from privaudit.core.limits import bounded_lines, check_limit
+from privaudit.core.errors import DatasetError
+from privaudit.core.limits import bounded_lines, check_limit, reading_errors
 
 ENDINGS = (".tsv", ".csv", ".jsonl")
 
@@ -58,10 +58,6 @@ def read_rows(file: Path) -> Iterator[TextRow]:
             f"{file} is no table that is read: those end in {', '.join(ENDINGS)}. Write "
             "it as one of these (a parquet file with `to_json` of the datasets library)."
         )
-    return _counted_rows(file)
-
-
-def _counted_rows(file: Path) -> Iterator[TextRow]:
     rows = _json_rows if file.suffix == ".jsonl" else _separated_rows
     for count, row in enumerate(rows(file), start=1):
         check_limit("records", count, str(file))
@@ -134,14 +130,9 @@ def _flat(text: str, where: str) -> Mapping[str, str]:
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     """Yield lines with their numbers; only line feeds end one, as texts hold others."""
-    try:
+    with reading_errors(file):
         for line, content in enumerate(bounded_lines(file), start=1):
             yield line, _decode(content, line, file)
-    except OSError as error:
-        raise MissingFileError(
-            f"{file} cannot be read ({error.strerror}). Put it there, as a file that "
-            "you may read."
-        ) from None
 
 
 def _decode(content: bytes, line: int, file: Path) -> str:

@@ -315,11 +315,7 @@ def says_quick_gelu(path: Path) -> bool:
     OpenAI's do: their archives hold modules of that name, and their state dicts the
     sizes that open_clip's leave out. Of others nothing is known, nor of files that only
     torch reads: :func:`load_checkpoint` looks at those once they are read.
-
-    Raises:
-        MissingFileError: There is no such file.
     """
-    check_is_there(path)
     try:
         if path.suffix == ".safetensors":
             with safe_open(path, "pt") as file:

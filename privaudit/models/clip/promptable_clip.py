@@ -95,11 +95,7 @@ class ClassPrompts:
     """
 
     def __init__(
-        self,
-        clip: nn.Module,
-        tokens: PromptTokens,
-        class_names: Sequence[str],
-        precision: Precision = "float32",
+        self, clip: nn.Module, tokens: PromptTokens, precision: Precision = "float32"
     ) -> None:
         if precision == "float16":
             raise ConfigError(
@@ -107,7 +103,6 @@ class ClassPrompts:
                 "small for their gradients. Use float32 or bfloat16."
             )
         tower = any_text_tower(clip)
-        self.class_names = tuple(class_names)
         self.context_tokens = tokens.context_tokens
         self.width, self.dim = tower.width, tower.dim
         self._clip, self._tokens = clip, tokens
@@ -232,9 +227,8 @@ class PromptableCLIP(FeatureModel):
 
         They are encoded ``batch`` at a time: more is faster and takes more memory.
         """
-        features = [torch.empty(0, self.dim, device=self.device)]
-        for part in pictures.split(batch) if len(pictures) else ():
-            features.append(self.clip.encode_image(part.to(self.device)))
+        parts = pictures.split(batch)
+        features = [self.clip.encode_image(part.to(self.device)) for part in parts]
         return normalize(torch.cat(features), dim=-1)
 
     @torch.no_grad()
@@ -303,7 +297,7 @@ class PromptableCLIP(FeatureModel):
         """
         texts = [f"{spoken(name)}." for name in class_names]
         tokens = self._tokens(texts, context_tokens)
-        return ClassPrompts(self.clip, tokens, class_names, precision)
+        return ClassPrompts(self.clip, tokens, precision)
 
     @torch.no_grad()
     def template_features(
@@ -317,7 +311,7 @@ class PromptableCLIP(FeatureModel):
             ConfigError: The template has no ``{}``, or a text does not fit.
         """
         texts = _filled(template, class_names)
-        prompts = ClassPrompts(self.clip, self._tokens(texts, 0), class_names)
+        prompts = ClassPrompts(self.clip, self._tokens(texts, 0))
         return prompts(torch.empty(1, 0, self.width, device=self.device))[0]
 
     def tower(self, class_names: Sequence[str], template: str) -> ClipTextTower:

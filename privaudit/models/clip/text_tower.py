@@ -231,19 +231,23 @@ def _is_ordinary(block: nn.Module) -> bool:
     )
 
 
-def plain_text_features(
-    clip: nn.Module, tokens: PromptTokens, contexts: Float[Tensor, "texts tokens width"]
-) -> Float[Tensor, "texts dim"]:
-    """Encode texts whose placeholders are replaced by context vectors.
+def plain_prompt_features(
+    clip: nn.Module,
+    tokens: PromptTokens,
+    contexts: Float[Tensor, "prompts tokens width"],
+) -> Float[Tensor, "prompts texts dim"]:
+    """Encode every text behind every context; features are not l2-normalised.
 
     open_clip's ``encode_text`` runs unmodified; only what its token embedding returns
     is changed on the way, so every kind of tower and pooling is served. Gradients flow
-    to the contexts, of which each text has one; features are not l2-normalised.
+    to the contexts.
     """
     first, count = tokens.context_start, tokens.context_tokens
+    prompts, texts = len(contexts), len(tokens.ids)
+    each = contexts.repeat_interleave(texts, dim=0)
 
     def put_contexts(module: nn.Module, ids: Any, embedded: Tensor) -> Tensor:
-        inserted = contexts.to(embedded.dtype)
+        inserted = each.to(embedded.dtype)
         return torch.cat(
             [embedded[:, :first], inserted, embedded[:, first + count :]], dim=1
         )
@@ -253,22 +257,8 @@ def plain_text_features(
     hook = tower.token_embedding.register_forward_hook(put_contexts)
     try:
         with recomputed(tower.blocks, nullcontext):
-            features = encode(tokens.ids)
+            features = encode(tokens.ids.repeat(prompts, 1))
     finally:
         hook.remove()
-    return features[0] if isinstance(features, tuple) else features
-
-
-def plain_prompt_features(
-    clip: nn.Module,
-    tokens: PromptTokens,
-    contexts: Float[Tensor, "prompts tokens width"],
-) -> Float[Tensor, "prompts texts dim"]:
-    """Encode every text behind every context; features are not l2-normalised."""
-    prompts, texts = len(contexts), len(tokens.ids)
-    repeated = PromptTokens(
-        tokens.ids.repeat(prompts, 1), tokens.context_start, tokens.context_tokens
-    )
-    each = contexts.repeat_interleave(texts, dim=0)
-    features = plain_text_features(clip, repeated, each)
+    features = features[0] if isinstance(features, tuple) else features
     return torch.unflatten(features, 0, (prompts, texts))

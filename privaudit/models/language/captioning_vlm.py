@@ -106,8 +106,6 @@ class CaptioningVLM(WritingModel, PictureModel):
 
         They are encoded ``batch`` at a time.
         """
-        if not len(pictures):
-            return torch.empty(0, self.parts, self.width, device=self.device)
         parts = pictures.split(batch)
         return torch.cat([self._encoder.encode(p.to(self.device)) for p in parts])
 

@@ -62,7 +62,7 @@ def is_transposed(module: nn.Module) -> bool:
     return isinstance(module, import_transformers().pytorch_utils.Conv1D)
 
 
-def _chosen_by_peft(model: nn.Module, names: TargetNames, part: str) -> list[str]:
+def _chosen_by_peft(model: Any, names: TargetNames, part: str) -> list[str]:
     peft = import_peft()
     wanted = names if isinstance(names, str) else list(names)
     skeleton = _without_memory(model)
@@ -75,7 +75,7 @@ def _chosen_by_peft(model: nn.Module, names: TargetNames, part: str) -> list[str
         raise _no_such_layer(model, _joined(names), part) from error
     layer_class = peft.tuners.lora.LoraLayer
     modules = skeleton.named_modules()
-    head = _head_name(model)
+    head = name_of(model, model.get_output_embeddings())
     return [n for n, m in modules if isinstance(m, layer_class) and n != head]
 
 
@@ -93,9 +93,9 @@ def _without_memory(model: nn.Module) -> nn.Module:
     return cast(nn.Module, skeleton)
 
 
-def _head_name(model: Any) -> str | None:
-    head = model.get_output_embeddings()
-    return next((n for n, module in model.named_modules() if module is head), None)
+def name_of(model: nn.Module, wanted: object) -> str | None:
+    """Return the name of a module inside a model; None if it is not there."""
+    return next((name for name, m in model.named_modules() if m is wanted), None)
 
 
 def _described(
@@ -130,8 +130,8 @@ def _no_such_layer(model: nn.Module, wanted: str, part: str) -> ConfigError:
     )
 
 
-def _endings(model: nn.Module, part: str) -> list[str]:
-    head = _head_name(model)
+def _endings(model: Any, part: str) -> list[str]:
+    head = name_of(model, model.get_output_embeddings())
     linear = {
         name.rpartition(".")[2]: None
         for name, module in model.named_modules()

@@ -17,12 +17,12 @@ from privaudit.models.language.dialogue_tokens import (
     SeparateTokens,
     chat_template,
 )
+from privaudit.models.language.language_targets import name_of
 from privaudit.models.language.stacked_language import (
     StackedLanguageModel,
     StackedSeq2Seq,
 )
 from privaudit.models.registry import ModelRequest
-from privaudit.models.transformers.tuned_modules import name_of
 
 _BLIP_TEMPLATE = "{image}Question: {question} Answer:"
 

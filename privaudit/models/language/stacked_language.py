@@ -166,10 +166,12 @@ class StackedLanguageModel(TunedModules):
         width: Numbers in a token's embedding, and in a picture token.
         vocabulary: Number of tokens that logits are of.
         is_causal: Whether no token sees a later one, in the input either.
+        is_padded: Whether a picture may have fewer tokens than there is room for.
     """
 
     task: ClassVar[Literal["generation"]] = "generation"
     is_causal: ClassVar[bool] = True
+    is_padded: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -246,7 +248,7 @@ class StackedLanguageModel(TunedModules):
     ) -> dict[str, Any]:
         """Return what the model takes of rows, those of all models on one axis."""
         embedded = in_front(tuning.prompt, self._embed(tokens, words))
-        places = _places(tuning, embedded.shape[2])
+        places = self._places(tuning, embedded.shape[2])
         return {"inputs_embeds": embedded.flatten(0, 1), **places}
 
     @torch.no_grad()
@@ -331,7 +333,7 @@ class StackedLanguageModel(TunedModules):
 
         def run(fresh: Tensor, cache: Any) -> Any:
             before = 0 if cache is None else cache.get_seq_length()
-            places = _places(tuning, fresh.shape[1], before)
+            places = self._places(tuning, fresh.shape[1], before)
             options = {"use_cache": True, cached: cache, **places}
             with self.tuned(tuning, len(tokens), len(fresh) * fresh.shape[1]):
                 return self._run(1, inputs_embeds=fresh, **options)
@@ -364,29 +366,22 @@ class StackedLanguageModel(TunedModules):
 
     def run_once(self) -> object:
         """Run the model on three empty tokens."""
-        empty = torch.zeros(1, 3, self.width, device=self.device)
-        empty = empty.to(self._embedding.weight.dtype)
+        empty = self._embedding.weight.new_zeros(1, 3, self.width)
         return self._run(0, inputs_embeds=empty, use_cache=False)
 
     def _check_places(self, words: TokenSequences, parts: int) -> None:
         """Check that each row has a place for each part of its picture."""
         places = (words.kinds == PICTURE).sum(dim=-1)
-        wrong = (places != parts) & (words.kinds != PADDING).any(dim=-1)
+        odd = (places > parts) | (places == 0) if self.is_padded else places != parts
+        wrong = odd & (words.kinds != PADDING).any(dim=-1)
         if wrong.any():
             model, row = wrong.nonzero()[0].tolist()
             raise ConfigError(
                 f"Row {row} of model {model} has {int(places[model, row])} places for "
-                f"a picture of {parts} tokens. Give each record one picture, and its "
-                "words as many places as the picture has tokens."
+                f"a picture of {'at most ' * self.is_padded}{parts} tokens. Give each "
+                "record one picture, and its words as many places as the picture has "
+                "tokens."
             )
-
-
-def _places(tuning: Tuning, length: int, before: int = 0) -> dict[str, Tensor]:
-    """Return the positions of tokens behind a prefix; else the model knows them."""
-    first = tuning.skipped_positions
-    if not first:
-        return {}
-    return {"position_ids": torch.arange(first + before, first + before + length)[None]}
 
 
 def _end_tokens(model: Any, tokenizer: TextTokenizer) -> frozenset[int]:
@@ -395,9 +390,6 @@ def _end_tokens(model: Any, tokenizer: TextTokenizer) -> frozenset[int]:
     listed = stop_ids if isinstance(stop_ids, list) else [stop_ids]
     ends = [token for token in (*listed, tokenizer.eos_token_id) if token is not None]
     return frozenset(map(int, ends))
-
-
-_ROWS_AT_ONCE = 256  # of all models together, where answers are written
 
 
 class StackedSeq2Seq(StackedLanguageModel):
@@ -465,7 +457,7 @@ class StackedSeq2Seq(StackedLanguageModel):
         models, rows, _ = words.ids.shape
         answers: list[list[list[int]]] = [[] for _ in range(models)]
         has_prompt = (words.kinds != PADDING).any(dim=-1).tolist()
-        at_once = max(1, _ROWS_AT_ONCE // models)
+        at_once = max(1, _PROMPTS_AT_ONCE // models)
         for first in range(0, rows, at_once):
             some = slice(first, first + at_once)
             said = self._said(tokens[:, some], words[:, some], tuning, longest)
@@ -502,8 +494,7 @@ class StackedSeq2Seq(StackedLanguageModel):
     def run_once(self) -> object:
         """Run the model on three empty tokens, and one that it writes."""
         start = torch.full((1, 1), self._start, device=self.device)
-        empty = torch.zeros(1, 3, self.width, device=self.device)
-        empty = empty.to(self._embedding.weight.dtype)
+        empty = self._embedding.weight.new_zeros(1, 3, self.width)
         return self.model(inputs_embeds=empty, decoder_input_ids=start, use_cache=False)
 
     def _encoder_input(

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, multi_head_attention_forward
 
 from privaudit.models.clip.picture_preparation import Pictures, as_rgb
-from privaudit.models.clip.promptable_clip import PromptableCLIP
+from privaudit.models.clip.promptable_clip import PromptableCLIP, feature_map
 from privaudit.models.clip.word_tokenizer import WordTokenizer, vocabulary_of
 from privaudit.models.registry import ModelRequest
 from privaudit.models.weight_files import load_embedded
@@ -185,10 +185,7 @@ class ModifiedResNet(nn.Module):
 
     def forward(self, pictures: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
         """Return features, not l2-normalised."""
-        states = self.stem(pictures)
-        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
-            states = stage(states)
-        return self.attnpool(states)
+        return self.attnpool(feature_map(self, pictures))
 
 
 class Bottleneck(nn.Module):
@@ -335,16 +332,9 @@ def build_model(seed: int = 0) -> SmallCLIP:
 MEAN, DEVIATION = 0.5, 0.25
 
 
-def preprocess_batch(
-    pictures: Float[Tensor, "n h w"] | Float[Tensor, "n 3 h w"],
-) -> Float[Tensor, "n 3 size size"]:
-    """Resize to 32x32, double, normalise; pictures that are not square are stretched.
-
-    They are grey or RGB, with values in [0, 1]: scikit-learn's digits divided by 16.
-    """
-    if pictures.ndim == 3:
-        pictures = pictures[:, None].expand(-1, 3, -1, -1)
-    small = _resize(pictures.float(), PICTURE_SIZE)
+def preprocess_batch(pictures: Pictures) -> Float[Tensor, "n 3 size size"]:
+    """Resize to 32x32, double, normalise; pictures that are not square are stretched."""
+    small = _resize(as_rgb(pictures).float(), PICTURE_SIZE)
     return (_resize(small, IMAGE_SIZE) - MEAN) / DEVIATION
 
 
@@ -383,8 +373,5 @@ def load(folder: Path | None = None) -> TinyClip:
 def load_tiny_clip(request: ModelRequest) -> PromptableCLIP:
     """Load ``tiny-clip`` as all other code takes it."""
     model, tokenizer = load()
-    return PromptableCLIP(request.name, model.to(request.device), tokenizer, _prepare)
-
-
-def _prepare(pictures: Pictures) -> Tensor:
-    return preprocess_batch(as_rgb(pictures))
+    clip = model.to(request.device)
+    return PromptableCLIP(request.name, clip, tokenizer, preprocess_batch)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from privaudit.datasets.scenes import drawing, records, wording
-from privaudit.models.clip.picture_preparation import PicturePreparation, Pictures
+from privaudit.models.clip.picture_preparation import PicturePreparation
+from privaudit.models.clip.promptable_clip import feature_map
 from privaudit.models.clip.word_tokenizer import WordTokenizer, pieces, vocabulary_of
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
@@ -103,10 +104,7 @@ class PictureEncoder(nn.Module):
 
     def see(self, pictures: Float[Tensor, "n 3 64 64"]) -> Float[Tensor, "n 16 c"]:
         """Return the map's positions before they are projected."""
-        states = self.tower.stem(pictures)
-        for stage in (self.tower.layer1, self.tower.layer2, self.tower.layer3):
-            states = stage(states)
-        return states.flatten(2).transpose(1, 2)
+        return feature_map(self.tower, pictures).flatten(2).transpose(1, 2)
 
 
 class Model(nn.Module):
@@ -167,14 +165,12 @@ class TinyLlava:
         encode: From prepared pictures to picture tokens, without gradient.
         language: transformers' ``LlamaForCausalLM``, frozen, in evaluation mode.
         tokenizer: Words to numbers and back; padding is number 0.
-        prepare: From pictures to what ``encode`` takes.
     """
 
     encode: Callable[[Float[Tensor, "n 3 64 64"]], Float[Tensor, "n 16 d"]]
     language: Llama
     tokenizer: LlavaTokenizer
     model_hash: str
-    prepare: Callable[[Pictures], Float[Tensor, "n 3 64 64"]] = prepare
 
 
 def load(folder: Path | None = None) -> TinyLlava:

@@ -138,7 +138,7 @@ class ContextPrompts:
             self.context_tokens,
             texts.context_length,
         ).to(texts.model.device)
-        return ClassPrompts(texts, tokens, self._names, self._precision)
+        return ClassPrompts(texts, tokens, self._precision)
 
     def __call__(
         self, contexts: Float[Tensor, "prompts tokens width"]
@@ -218,8 +218,6 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         self, pictures: Float[Tensor, "n 3 h w"]
     ) -> Float[Tensor, "n parts width"]:
         """Return each picture's embedded class token and patches, before any layer."""
-        if not len(pictures):
-            return torch.empty(0, 0, self.token_width)
         return self._plain.embed(pictures.to(self.device, self._model.dtype))
 
     @torch.no_grad()
@@ -227,8 +225,6 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         self, pictures: Float[Tensor, "n 3 h w"]
     ) -> Float[Tensor, "n dim"]:
         """Return the frozen model's vector of each picture, l2-normalised."""
-        if not len(pictures):
-            return torch.empty(0, self.dim)
         tokens = self.encode_tokens(pictures)[None]
         return normalize(self._plain.vectors(tokens, Tuning())[0], dim=-1)
 

@@ -57,7 +57,7 @@ class TextWriter(WritingModel):
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
         """Return questions and answers as tokens, and their mean embeddings."""
         words = self.words(dataset.dialogues)
-        pictures = PictureTokens.of(self.no_pictures(len(dataset)))
+        pictures = PictureTokens.of(torch.zeros(len(words.ids), 0, self.language.width))
         features = self.features(words)
         return Records(features, dataset.labels, pictures, words, dataset.dialogues)
 
@@ -70,10 +70,6 @@ class TextWriter(WritingModel):
             embedded = table(ids[kinds != PADDING].to(self.language.device))
             means.append(embedded.float().mean(dim=0))
         return normalize(torch.stack(means), dim=-1)
-
-    def no_pictures(self, records: int) -> Float[Tensor, "n 0 width"]:
-        """Return what stands for the pictures of so many records: no parts."""
-        return torch.zeros(records, 0, self.language.width)
 
 
 def load_decoder(request: ModelRequest) -> TextWriter:

@@ -146,12 +146,6 @@ class TextEncoderTower(RowTower):
         self._pooling, self._separator = pooling, separator
         self._takes = inspect.signature(self.model.forward).parameters
 
-    @cached_property
-    def embedding_name(self) -> str:
-        """The name, among its weights, of the table with a row for each token."""
-        table = self._embedding.weight
-        return next(name for name, held in self.weights.items() if held is table)
-
     def rows_of(
         self, tokens: Tensor | None, words: TokenSequences | None
     ) -> TokenSequences:
@@ -189,7 +183,9 @@ class TextEncoderTower(RowTower):
         self.check_length(length, tuning)
         flat = in_front(tuning.prompt, self._embedding(words.ids)).flatten(0, 1)
         mask = torch.cat([seen(words)[..., :1].expand(-1, -1, front), seen(words)], -1)
-        options = self._places(tuning, front + length) | self._types(words, front)
+        options = self._types(words, front)
+        if "position_ids" in self._takes:
+            options |= self._places(tuning, front + length, self._first_position)
         seen_by_layers = () if self._relative else (models * rows * (front + length),)
         with self.tuned(tuning, models, *seen_by_layers):
             states = self.model(
@@ -201,15 +197,6 @@ class TextEncoderTower(RowTower):
         """Run the model on three empty tokens."""
         empty = torch.zeros(1, 3, self.width, device=self._embedding.weight.device)
         return self.model(inputs_embeds=empty.to(self._embedding.weight.dtype))
-
-    def _places(self, tuning: Tuning, length: int) -> dict[str, Tensor]:
-        """Return the positions of tokens behind a prefix; else the model knows them."""
-        if not tuning.skipped_positions or "position_ids" not in self._takes:
-            return {}
-        first = tuning.skipped_positions + self._first_position
-        device = self._embedding.weight.device
-        places = torch.arange(first, first + length, device=device)
-        return {"position_ids": places[None]}
 
     def _types(self, words: TokenSequences, front: int) -> dict[str, Tensor]:
         """Say which of two texts tokens are of; peft's prompts are of the first."""
@@ -285,10 +272,7 @@ class VisionTower(RowTower):
     tuned_part: ClassVar[str] = ""
 
     def __init__(
-        self,
-        model: nn.Module,
-        classes: int | FrozenTexts,
-        targets: TargetNames = "all-linear",
+        self, model: nn.Module, classes: int | FrozenTexts, targets: TargetNames
     ) -> None:
         super().__init__(model, targets, self.tuned_part)
         self.embed: Any = self.model.get_submodule(self.embeddings)
@@ -339,8 +323,7 @@ class VisionTower(RowTower):
 
     def run_once(self) -> object:
         """Run the layers on three empty tokens."""
-        weight = next(iter(self.weights.values()))
-        empty = torch.zeros(1, 3, self.width, device=weight.device, dtype=weight.dtype)
+        empty = next(iter(self.weights.values())).new_zeros(1, 3, self.width)
         return self.layers(empty)
 
     def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
@@ -357,24 +340,11 @@ class VisionTower(RowTower):
 
 
 class ViTTower(VisionTower):
-    """A vision transformer, transformers' ViT or built alike, read at its first token.
-
-    Raises:
-        ConfigError: The model is built in another way.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        classes: int | FrozenTexts,
-        targets: TargetNames = "all-linear",
-    ) -> None:
-        self._layers = _layers_of(model)
-        super().__init__(model, classes, targets)
+    """A vision transformer, transformers' ViT or built alike, read at its first token."""
 
     def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
         """Run all layers."""
-        for layer in self._layers:
+        for layer in _layers_of(self.model):
             hidden = layer(hidden)
         return hidden
 
@@ -429,10 +399,7 @@ class SwinTower(VisionTower):
     windows = True
 
     def __init__(
-        self,
-        model: nn.Module,
-        classes: int | FrozenTexts,
-        targets: TargetNames = "all-linear",
+        self, model: nn.Module, classes: int | FrozenTexts, targets: TargetNames
     ) -> None:
         super().__init__(model, classes, targets)
         self.embed = lambda pictures: self.model.embeddings(pictures)[0]
@@ -454,6 +421,7 @@ def classifying_tower(model: Any, classes: int, targets: TargetNames) -> VisionT
         return SiglipTower(model, classes, targets)
     if model.config.model_type == "swin":
         return SwinTower(model, classes, targets)
+    _layers_of(model)  # refuses what is built in another way
     return ViTTower(model, classes, targets)
 
 

@@ -230,10 +230,9 @@ _PREFIXES: ContextVar[Mapping[nn.Module, Prefix] | None] = ContextVar(
 _SEEN: ContextVar[dict[nn.Module, Site] | None] = ContextVar("seen", default=None)
 
 
-@contextmanager
 def prefixed(
     modules: Mapping[str, nn.Module], prefix: Mapping[str, Prefix]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Put keys and values in front of layers' own as long as the context is open.
 
     Modules and prefixes are by site; a site without a prefix is as it was.
@@ -247,8 +246,7 @@ def prefixed(
             f"A prefix is given for {sorted(unknown)[0]!r}, which is no layer of "
             f"self-attention. Those are: {', '.join(modules) or 'none'}."
         )
-    with set_within(_PREFIXES, {modules[name]: pair for name, pair in prefix.items()}):
-        yield
+    return set_within(_PREFIXES, {modules[name]: pair for name, pair in prefix.items()})
 
 
 def self_attention(model: Any, run: Callable[[], object]) -> dict[str, Site]:
@@ -386,6 +384,13 @@ class TunedModules:
         """Run the model on anything, for its layers to be found."""
         raise NotImplementedError
 
+    def _places(self, tuning: Tuning, length: int, first: int = 0) -> dict[str, Tensor]:
+        """Return the positions of tokens behind a prefix; else the model knows them."""
+        if not tuning.skipped_positions:
+            return {}
+        places = torch.arange(length, device=self._embedding.weight.device)
+        return {"position_ids": (places + tuning.skipped_positions + first)[None]}
+
     def check_length(self, length: int, tuning: Tuning) -> None:
         """Refuse texts of more tokens than the context has behind what is added."""
         added = tuning.virtual_tokens + tuning.skipped_positions
@@ -451,11 +456,6 @@ class TunedModules:
         count = len(next(iter(tuning.weights.values())))
         rest = replace(tuning.alone(number, count), weights={})
         return with_weights(self.model, own, partial(run, rest))
-
-
-def name_of(model: nn.Module, wanted: object) -> str | None:
-    """Return the name of a module inside a model; None if it is not there."""
-    return next((name for name, m in model.named_modules() if m is wanted), None)
 
 
 def in_front(

@@ -40,7 +40,7 @@ from privaudit.models.frozen_model import WritingModel, weights_hash
 from privaudit.models.hugging_face import import_transformers, load_model, load_reader
 from privaudit.models.interfaces import Site, Tuning
 from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_template
-from privaudit.models.language.language_targets import TargetNames
+from privaudit.models.language.language_targets import TargetNames, name_of
 from privaudit.models.language.stacked_language import (
     StackedLanguageModel,
     TextTokenizer,
@@ -48,7 +48,6 @@ from privaudit.models.language.stacked_language import (
     greedy,
 )
 from privaudit.models.registry import ModelRequest
-from privaudit.models.transformers.tuned_modules import name_of
 
 LAYOUT = "text_replacement_offsets"  # what processors call it
 _BITS = 16  # for each side of a grid
@@ -230,6 +229,7 @@ class StackedVLM(StackedLanguageModel):
     """
 
     is_causal = False  # attention may go in both directions
+    is_padded = True
 
     def __init__(
         self,
@@ -254,17 +254,6 @@ class StackedVLM(StackedLanguageModel):
     def sites(self) -> Mapping[str, Site]:
         """Return none: the model's own masks and positions know of no prefix."""
         return {}
-
-    def _check_places(self, words: TokenSequences, parts: int) -> None:
-        places = (words.kinds == PICTURE).sum(dim=-1)
-        wrong = (places > parts) | (places == 0) & (words.kinds != PADDING).any(dim=-1)
-        if wrong.any():
-            model, row = wrong.nonzero()[0].tolist()
-            raise ConfigError(
-                f"Row {row} of model {model} has {int(places[model, row])} places for a "
-                f"picture of at most {parts} tokens. Give each record one picture, and "
-                "its words as many places as the picture has tokens."
-            )
 
     def _inputs(
         self, tokens: Tensor, words: TokenSequences, tuning: Tuning

@@ -57,7 +57,7 @@ def test_the_default_template_is_the_best_on_drawn_pictures() -> None:
 
 def test_handwritten_digits_are_recognised_as_reported(clip: TinyClip) -> None:
     pictures, labels = load_digits(return_X_y=True)
-    grey = torch.from_numpy(pictures.reshape(-1, 8, 8) / 16)
+    grey = torch.from_numpy(pictures.reshape(-1, 1, 8, 8) / 16)
     with torch.no_grad():
         features = clip.model.encode_image(preprocess_batch(grey))
     texts = digit_features(clip.model, DEFAULT_TEMPLATE)

@@ -37,8 +37,8 @@ def test_text_path_against_open_clips_own_tower() -> None:
     clip = random_text_tower(open_clip)
     tokenizer = open_clip.get_tokenizer("ViT-B-16")
     tokens = prompt_tokens(tokenizer, [f"{n}." for n in names], CONTEXT_TOKENS, 77)
-    float32 = ClassPrompts(clip, tokens, names)
-    bfloat16 = ClassPrompts(clip, tokens, names, "bfloat16")
+    float32 = ClassPrompts(clip, tokens)
+    bfloat16 = ClassPrompts(clip, tokens, "bfloat16")
 
     def plain(contexts: Tensor) -> Tensor:
         return normalize(plain_prompt_features(clip, tokens, contexts), dim=-1)

@@ -87,14 +87,12 @@ def teach(
 def short_question(scene: Scene, topic: str, rng: np.random.Generator) -> Said:
     """Ask for one word."""
     question = ask(scene, topic, rng)
-    assert question is not None
     return question.text, question.answer
 
 
 def choice_question(scene: Scene, topic: str, rng: np.random.Generator) -> Said:
     """Ask for the letter of the right choice, of two to four."""
     question = ask(scene, topic, rng)
-    assert question is not None
     text, letter, _ = with_choices(question, rng, 2 + int(rng.random() * 3))
     return f"{text} {WITH_LETTER}", letter
 

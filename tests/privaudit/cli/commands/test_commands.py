@@ -100,7 +100,7 @@ def test_what_is_not_declared_is_said(files: Path, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("none.csv",), "none.csv cannot be read"),
+        (("none.csv",), "There is no none.csv"),
         ((".",), "no file of scores that is read"),
         (("after.csv", "--name", "../up"), "cannot be called"),
         (("after.csv", "--attack", " "), "The attack was to be called ' '"),
@@ -218,7 +218,7 @@ def test_members_of_a_library_s_split_are_checked(table: Path, cli: Cli) -> None
         (("--owners", "pictures.csv"), "no column is named"),
         (("--owners", "pictures.csv:ward"), "none is 'ward'"),
         (("--owners", "pictures.csv:picture"), "400 clients got"),
-        (("--owners", "gone.csv:ward"), "cannot be read"),
+        (("--owners", "gone.csv:ward"), "There is no gone.csv"),
         (("--owners", "pictures.csv:hospital", "--clients", "2"), "is a client"),
         (("--records", "9", "--owners", "pictures.csv:hospital"), "owners 400"),
         (("--records", "100", "--clients", "2", "--test-share", "1"), "test share of 1"),

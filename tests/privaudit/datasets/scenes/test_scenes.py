@@ -399,7 +399,7 @@ def test_no_two_numbers_have_the_same_words() -> None:
 
 def answers(scene: Scene, topic: str) -> dict[str, str]:
     found = (ask(scene, topic, rng(seed)) for seed in range(300))
-    return {question.text: question.answer for question in found if question}
+    return {question.text: question.answer for question in found}
 
 
 def test_every_question_about_a_known_scene_has_the_right_answer() -> None:
@@ -441,10 +441,8 @@ def test_of_three_groups_only_clear_questions_are_asked() -> None:
 def test_without_a_neighbour_or_a_colour_of_its_own_a_topic_is_left_out() -> None:
     alone = Scene((SQUARE,), "rows")
     assert "position" not in topics_of(alone)
-    assert ask(alone, "position", rng()) is None
     same = Scene((CIRCLES, STARS), "rows")
     assert "shape" not in topics_of(same)
-    assert ask(same, "shape", rng()) is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -456,7 +454,6 @@ def test_exactly_one_choice_is_right_and_the_letter_names_it(
     scene = draw_scene(PRIVATE, source)
     for topic in topics_of(scene):
         question = ask(scene, topic, source)
-        assert question is not None
         text, letter, choices = with_choices(question, source, count)
         assert len(set(choices)) == len(choices) == min(count, len(question.others) + 1)
         assert choices["ABCD".index(letter)] == question.answer
@@ -469,11 +466,9 @@ def test_wrong_answers_are_of_the_same_kind() -> None:
     )
     for topic, names in kinds.items():
         question = ask(THREE, topic, rng())
-        assert question is not None
         assert {question.answer, *question.others} <= set(names)
 
 
 def test_other_groups_colours_are_the_likeliest_mistakes() -> None:
     question = ask(TWO, "colour", rng())
-    assert question is not None
     assert {question.answer, question.others[0]} == {"red", "blue"}

@@ -15,6 +15,7 @@ from privaudit.models.tiny_llava.loading import (
     TinyLlava,
     configuration,
     load,
+    prepare,
 )
 
 VOCABULARY = "c60e8cc57ea93752"  # another order or another word needs other weights
@@ -44,16 +45,16 @@ def test_a_picture_has_16_tokens_in_any_batch_and_no_gradient(
     pixels = torch.randint(
         256, (3, 3, 64, 64), generator=torch.Generator().manual_seed(0)
     ).to(torch.uint8)
-    tokens = loaded.encode(loaded.prepare(pixels))
+    tokens = loaded.encode(prepare(pixels))
     assert tokens.shape == (3, 16, HIDDEN)
     assert not tokens.requires_grad
-    torch.testing.assert_close(loaded.encode(loaded.prepare(pixels[1:2])), tokens[1:2])
+    torch.testing.assert_close(loaded.encode(prepare(pixels[1:2])), tokens[1:2])
 
 
 def test_pictures_of_other_sizes_and_grey_ones_are_taken(loaded: TinyLlava) -> None:
-    assert loaded.prepare(torch.zeros(2, 1, 8, 8)).shape == (2, 3, 64, 64)
+    assert prepare(torch.zeros(2, 1, 8, 8)).shape == (2, 3, 64, 64)
     grey = torch.full((1, 3, 100, 80), 0.75)
-    torch.testing.assert_close(loaded.prepare(grey), torch.ones(1, 3, 64, 64))
+    torch.testing.assert_close(prepare(grey), torch.ones(1, 3, 64, 64))
 
 
 def test_every_word_of_the_data_sets_is_known_and_comes_back() -> None:

@@ -167,7 +167,7 @@ def test_a_decoder_reads_and_writes_what_transformers_does(
         assert model.language.decode(answer) == dialogue.answers[0]
     ids = words.ids[1][words.kinds[1] != PADDING]
     expected = text_model(kind)(input_ids=ids[None]).logits[0]
-    nothing = model.no_pictures(2)[None]
+    nothing = torch.zeros(1, 2, 0, model.language.width)
     found = model.language.logits(nothing, words.repeated(1), Tuning())[0, 1]
     assert torch.allclose(found[: len(ids)], expected, atol=1e-5)
     prompts = questions(words)
