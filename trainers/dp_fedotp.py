@@ -1,6 +1,6 @@
 """FedOTP with differential privacy: noise in every local step, or as published."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
@@ -10,16 +10,8 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.batches import Batch
 from privaudit.federation.threat_models import View
-from privaudit.federation.trainer import (
-    ANSWERS,
-    TRAINERS,
-    ClientId,
-    Reconstruction,
-    Records,
-    Signals,
-    Task,
-    Want,
-)
+from privaudit.federation.trainer import TRAINERS, ClientId, Reconstruction, Task
+from privaudit.federation.uploads import UNTRAINED
 from privaudit.tuning.prompts.gradients import RecordLosses
 from privaudit.tuning.prompts.learning import context_losses, pair_texts, start_context
 from privaudit.tuning.prompts.optimal_transport import (
@@ -97,35 +89,21 @@ class DPFedOTP(PromptPair, PrivatePairTrainer):
             return {"context": received["global"] + kept["local"]}
         return {"global": received["global"], "local": kept["local"]}
 
-    def query(
-        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
-    ) -> Iterator[Signals]:
-        """Yield the log-probabilities of transported similarities, or of the sum."""
-        if self.mode == "published-code":
-            return PrivatePairTrainer.query(self, task, models, records, want)
-        return super().query(task, models, records, want)
-
     def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload, or what is shared, in both prompts' places.
 
         As fedotp's rebuild, which says why. In "published-code" an upload is the
         gradient of the local prompt too: whoever sees it integrates it.
         """
-        shared = self.shared_part(view, client)
-        if self.mode == "published-code":
-            return self._integrated(shared, view, client)
-        missing = ["the client's local prompt"]
-        if not view.sees_updates_of(client):
-            missing.append("the client's own training in its last round")
-        return Reconstruction({"global": shared, "local": shared}, tuple(missing))
-
-    def _integrated(
-        self, shared: Tensor, view: View, client: ClientId
-    ) -> Reconstruction:
-        if not view.sees_updates_of(client):
-            return Reconstruction({"context": shared}, ("the client's local prompt",))
-        local = self.integrated(view, client)
+        shared, is_seen = self.shared_part(view, client), view.sees_updates_of(client)
+        hidden = "the client's local prompt"
+        if self.mode != "published-code":
+            lacks = (hidden,) if is_seen else (hidden, UNTRAINED)
+            return Reconstruction({"global": shared, "local": shared}, lacks)
+        if not is_seen:
+            return Reconstruction({"context": shared}, (hidden,))
         missing = ["the local prompt's random start"]
         if self.epsilon is not None:
             missing.append("the noise on the local prompt")
-        return Reconstruction({"context": shared + local}, tuple(missing), 0, True)
+        context = shared + self.integrated(view, client)
+        return Reconstruction({"context": context}, tuple(missing), 0, True)

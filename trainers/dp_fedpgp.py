@@ -12,6 +12,7 @@ from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.batches import Batch, Penalty
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import TRAINERS, ClientId, Reconstruction, Task
+from privaudit.federation.uploads import UNTRAINED
 from privaudit.tuning.prompts.contrast import (
     low_rank_start,
     personal_context,
@@ -52,7 +53,6 @@ class DPFedPGP(PrivatePairTrainer):
     """
 
     usual_rounds: ClassVar[int] = 20
-    shared: ClassVar[str] = "context"
 
     rank: Annotated[int, Field(ge=1)] = 8
     contrast: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
@@ -97,13 +97,11 @@ class DPFedPGP(PrivatePairTrainer):
         In "published-code" an upload is the gradient g by sigma + U V, by which U V
         moves as g V.T V + U U.T g: rank 0.02^2 g each, expected over the random start.
         """
-        shared = self.shared_part(view, client)
-        missing = ["the client's low-rank prompt"]
+        shared, hidden = self.shared_part(view, client), "the client's low-rank prompt"
         if not view.sees_updates_of(client):
-            missing.append("the client's own training in its last round")
-            return Reconstruction({"context": shared}, tuple(missing))
+            return Reconstruction({"context": shared}, (hidden, UNTRAINED))
         if self.mode != "published-code":
-            return Reconstruction({"context": shared}, tuple(missing))
+            return Reconstruction({"context": shared}, (hidden,))
         share = 2 * self.rank * CONTEXT_STD**2
         missing = ["the factors' random start"]
         if self.epsilon is not None:

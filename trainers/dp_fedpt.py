@@ -41,14 +41,6 @@ NOISE_AT: dict[NoiseBy, NoiseAt] = {
 }
 
 
-@dataclass(frozen=True)
-class _Whose:
-    """Standard deviations of the noise on an upload, and of the server's on the sum."""
-
-    upload: float
-    server: float
-
-
 @TRAINERS.register("dp-fedpt")
 @dataclass(frozen=True)
 class DPFedPT(PrivateUpdates):
@@ -117,7 +109,7 @@ class DPFedPT(PrivateUpdates):
         if COORDINATES in received:
             moved = moved.gather(1, received[COORDINATES])
         clipped = self.clipped(moved, "global", at)
-        std = self._noise(task, at).upload
+        std, _ = self._noise(task, at)
         sent = self.noised(clipped, std, "noise", cohort, "global", at)
         events = self._events(task, at, moved.shape[1])
         return LocalResult({MOVED: sent}, {}, loss, events)
@@ -127,7 +119,7 @@ class DPFedPT(PrivateUpdates):
     ) -> tuple[Tensors, Events]:
         """Move by the sum over the number of participants, with the server's noise."""
         total = inbox[MOVED]
-        std = self._noise(task, at).server
+        _, std = self._noise(task, at)
         if std:
             grid = Grid.of(std)
             drawn = grid.noises(total.shape, [at.secret("server noise")])
@@ -157,12 +149,13 @@ class DPFedPT(PrivateUpdates):
         order = torch.from_numpy(at.secret("coordinates").permutation(size))
         return order[: self.coordinates].sort().values
 
-    def _noise(self, task: Task, at: Round) -> _Whose:
+    def _noise(self, task: Task, at: Round) -> tuple[float, float]:
+        """Return the standard deviations on an upload, and of the server's on the sum."""
         std = self.noise_multiplier(task) * self.clip_norm
         if self.noise_at == "server":
-            return _Whose(0.0, std)
+            return 0.0, std
         shares = len(at.participants) if self.noise_at == "distributed" else 1
-        return _Whose(std / math.sqrt(shares), 0.0)
+        return std / math.sqrt(shares), 0.0
 
     def _events(self, task: Task, at: Round, values: int) -> Events:
         noise = self.noise_multiplier(task)

@@ -1,7 +1,7 @@
 """DP-FPL: a shared and a private low-rank prompt, trained with noise on both."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal
@@ -21,6 +21,7 @@ from privaudit.federation.trainer import (
     ClientId,
     Cohort,
     Events,
+    Inbox,
     LocalResult,
     Reconstruction,
     Round,
@@ -126,10 +127,6 @@ class DPFPL(PrivateTrainer):
         local = stream.normal_tensor(shape) * CONTEXT_STD
         return self.begin({"local": local})
 
-    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
-        """Send the global prompt to everyone."""
-        return {"context": server["context"]}
-
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
@@ -166,18 +163,13 @@ class DPFPL(PrivateTrainer):
         return LocalResult(upload, moved, gradients.losses, events)
 
     def aggregate(
-        self,
-        task: Task,
-        server: Tensors,
-        inbox: Tensors | Mapping[ClientId, Tensors],
-        at: Round,
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Step along the mean of the clients' gradients, with the server's noise.
 
         The mean is over a public constant: participants times the expected batch.
         """
         total, parties = inbox["gradient"], len(at.participants)
-        assert isinstance(total, Tensor)
         mechanisms = self._mechanisms(task, at)
         total = self.noised_by_server(total, mechanisms.server_std, at)
         mean = total / (parties * self.divisor(task))

@@ -42,10 +42,6 @@ _AS_PUBLISHED = (
     "epsilon and delta as published; how noise follows from them was not: here "
     "sqrt(T ln(1/delta)) / epsilon * C / B on the prompt that is sent"
 )
-_WORTH = (
-    "delta = {delta} is far above 1/n (here {share}): giving away about {n} of a "
-    "client's records would keep the promise"
-)
 
 SAYS_LITTLE = 0.1  # expected records that delta may give away entirely
 
@@ -230,8 +226,7 @@ def _worth(delta: float, task: Task) -> str:
     records = max(task.expected_members, 1.0)
     if delta * records <= SAYS_LITTLE:
         return ""
-    given = delta * records
-    worth = _WORTH.format(
-        delta=f"{delta:g}", share=f"{1 / records:.2g}", n=f"{given:.1f}"
+    return (
+        f"; delta = {delta:g} is far above 1/n (here {1 / records:.2g}): giving away "
+        f"about {delta * records:.1f} of a client's records would keep the promise"
     )
-    return f"; {worth}"

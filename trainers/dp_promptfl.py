@@ -121,10 +121,6 @@ class DPPromptFL(PrivateLocalTrainer):
         """Return a random context, and the code's momentum."""
         return self.begin({"context": start_context(task, seeds)})
 
-    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
-        """Send the context to everyone."""
-        return {"context": server["context"]}
-
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:

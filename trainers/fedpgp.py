@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from privaudit.core.devices import here
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federation.batches import Batch
+from privaudit.core.tensors import Stacked, Tensors, stack
+from privaudit.federation.batches import Batch, Batches
 from privaudit.federation.on_device import computes
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
@@ -23,13 +25,15 @@ from privaudit.federation.trainer import (
     Task,
 )
 from privaudit.federation.uploads import UNTRAINED, last_sent, weighted_upload
+from privaudit.tuning.optimiser import fit
 from privaudit.tuning.prompts.contrast import (
-    complete,
     contrasted_losses,
     low_rank_start,
     personal_context,
 )
 from privaudit.tuning.prompts.learning import LocalSgd
+
+PUBLIC_STEPS = 100  # of an adversary on its own records, to guess what it lacks
 
 
 @TRAINERS.register("fedpgp")
@@ -104,11 +108,14 @@ class FedPGP(LocalSgd):
 
     @computes
     def _complete(self, task: Task, sigma: Tensor) -> Tensor:
-        return complete(
-            task,
-            sigma,
-            self.rank,
-            partial(self._losses, task),
-            optimiser=self.optimiser,
-            learning_rate=self.learning_rate,
+        """Return sigma + U V with factors that the client's optimiser learns."""
+        whole = torch.arange(len(task.public)).expand(PUBLIC_STEPS, 1, -1)
+        factors, _ = fit(
+            Cohort.of(["public"], [task.public.to(here())]),
+            stack([low_rank_start(task, "public", self.rank, Seeds(0))]),
+            Batches(whole, torch.ones_like(whole).bool()),
+            lambda f, batch: self._losses(task, {"context": sigma[None], **f}, batch),
+            self.optimiser,
+            self.learning_rate,
         )
+        return personal_context({"context": sigma[None], **factors})[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked, Tensors, stack
+from privaudit.core.tensors import Stacked, Tensors, beside, stack
 from privaudit.federation.batches import Batch, in_parts
 from privaudit.federation.client_statistics import (
     EMBEDDING,
@@ -196,8 +196,7 @@ class FedPTDhapa(PromptTuner):
         for name, sent in parameters_of(uploads).items():
             means = torch.einsum("cn,n...->c...", shares, sent.to(shares))
             alone = shares.sum(dim=1) == 0
-            alone = alone.view(-1, *[1] * (sent.ndim - 1))
-            new[name] = torch.where(alone, server[name], means.to(sent))
+            new[name] = torch.where(beside(alone, means), server[name], means.to(sent))
         return new, ()
 
     def weights(self, uploads: Stacked) -> Float[Tensor, " clients"]:

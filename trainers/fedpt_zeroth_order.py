@@ -182,23 +182,10 @@ def _slopes(
     for name, tensor in parameters.items():
         here, off = tensor.unsqueeze(1), step * along[name]
         moved[name] = torch.cat([here + off, here - off], dim=1).flatten(0, 1)
-    values = objective(moved, _repeated(batch, 2 * directions)).view(-1, 2, directions)
+    rows = torch.arange(len(batch.mask), device=CPU).repeat_interleave(2 * directions)
+    values = objective(moved, batch.part(rows, slice(None))).view(-1, 2, directions)
     slopes = (values[:, 0] - values[:, 1]) / (2 * step)
     sums = {
         name: torch.einsum("ks,ks...->k...", slopes, d) for name, d in along.items()
     }
     return sums, values.mean(dim=1).sum(dim=1)
-
-
-def _repeated(batch: Batch, times: int) -> Batch:
-    """Return a batch in which each client stands so often, one behind the other."""
-    rows = torch.arange(len(batch.mask), device=CPU).repeat_interleave(times)
-    row = rows.to(batch.mask.device)
-    return Batch(
-        batch.features[row],
-        batch.labels[row],
-        batch.mask[row],
-        None if batch.tokens is None else batch.tokens[rows.to(batch.tokens.device)],
-        None if batch.words is None else batch.words[row],
-        None if batch.crafted is None else batch.crafted[row],
-    )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked, Tensors
+from privaudit.core.tensors import Stacked, Tensors, stack, unstack
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
     TRAINERS,
@@ -41,7 +41,6 @@ from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 from privaudit.tuning.optimiser import ADDED
 from privaudit.tuning.transformers.lora import LoraTrainer, factor_of
 
-Factor = Literal["A", "B"]
 Shares = Mapping[str, Bool[Tensor, " k"]]
 UNSEEN = "the factor that the client kept in its last round"
 
@@ -166,7 +165,7 @@ class FedRand(LoraTrainer):
         """Return the trainer that takes and sends the factors that were sent."""
         names = [name for name in sent if role_of(name) == "model"]
         only = tuple(map(_layer, names)) if self._in_part else ()
-        send_a = float(any(_letter(name) == "A" for name in names))
+        send_a = float(any(factor_of(name) == "A" for name in names))
         return replace(self, send_a=send_a, only=only)
 
     def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
@@ -200,10 +199,6 @@ class FedRand(LoraTrainer):
         start = self.start(task, at.seeds)
         return {n: t.expand(len(cohort), *t.shape) for n, t in start.items()}
 
-    def _coin(self, at: Round, client: ClientId) -> Bool[Tensor, ""]:
-        """Say whether a client takes and sends A."""
-        return torch.tensor(at.stream("factor", client).coin(self.send_a))
-
     @property
     def _in_part(self) -> bool:
         """Whether a client may keep all of a layer to itself."""
@@ -211,11 +206,12 @@ class FedRand(LoraTrainer):
 
     def _shares(self, names: Sequence[str], cohort: Cohort, at: Round) -> Shares:
         """Say of each tensor which clients take and send it."""
-        coins = torch.stack([self._coin(at, client) for client in cohort.clients])
+        tossed = [at.stream("factor", c).coin(self.send_a) for c in cohort.clients]
+        coins = torch.tensor(tossed)  # whether a client takes and sends A
         layers = list(dict.fromkeys(map(_layer, names)))
         drawn = [self._drawn(layers, client, at) for client in cohort.clients]
         return {
-            name: (coins if _letter(name) == "A" else ~coins)
+            name: (coins if factor_of(name) == "A" else ~coins)
             & torch.tensor([_layer(name) in some for some in drawn])
             for name in names
         }
@@ -240,7 +236,7 @@ class FedRand(LoraTrainer):
         if not self._in_part:
             del sent[WEIGHT]
         for name, who in shares.items():
-            weight = weight_of(name if self._in_part else _letter(name))
+            weight = weight_of(name if self._in_part else factor_of(name))
             sent[weight], sends[weight] = sizes, who
         return sent, sends
 
@@ -253,18 +249,13 @@ class FedRand(LoraTrainer):
         return torch.stack([s.uniform_tensor(tensor.shape[1:]) for s in streams])
 
 
-def _letter(name: str) -> Factor:
-    return "A" if factor_of(name) == "A" else "B"
-
-
 def _layer(name: str) -> str:
     return name.rpartition(".")[0]
 
 
 def _numbers(upload: Tensors, like: Tensors) -> Tensors:
     """Return an upload with numbers in place of codes."""
-    stacked = {name: tensor.unsqueeze(0) for name, tensor in upload.items()}
-    return {name: t.squeeze(0) for name, t in with_numbers(stacked, like).items()}
+    return unstack(with_numbers(stack([upload]), like), 1)[0]
 
 
 def _seen(upload: Message, like: Tensors) -> dict[str, Tensor]:

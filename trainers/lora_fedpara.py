@@ -50,8 +50,7 @@ class LoraFedPara(LoraTrainer):
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train both pairs; send the shared one, weighted by the shard's size."""
-        start = {**received, **chosen(kept, _is_private)}
-        trained, loss = self.train(task, cohort, start, at)
+        trained, loss = self.train(task, cohort, {**received, **kept}, at)
         shared = chosen(trained, lambda name: not _is_private(name))
         return LocalResult(
             weighted_upload(cohort, shared), chosen(trained, _is_private), loss

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked, Tensors
+from privaudit.core.tensors import Stacked, Tensors, below
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
     TRAINERS,
@@ -75,8 +75,7 @@ class LoraFedPer(LoraTrainer):
         shared = chosen(server, lambda name: not name.startswith((FIRST, JOINED)))
         if server[JOINED + client]:
             return shared
-        first = chosen(server, lambda name: name.startswith(FIRST))
-        return {**shared, **{n.removeprefix(FIRST): t for n, t in first.items()}}
+        return {**shared, **below(FIRST, server)}
 
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round

@@ -78,7 +78,12 @@ class PFedPrompt(LocalSgd):
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return an empty memory, which adds nothing."""
         dim = task.zero_shot.shape[1]
-        return empty_memory(self.memory, dim) | {BLEND: torch.zeros(2)}
+        return {
+            KEYS: torch.zeros(self.memory, dim),
+            VALUES: torch.zeros(self.memory, dtype=torch.long),
+            FILLED: torch.zeros(self.memory, dtype=torch.bool),
+            BLEND: torch.zeros(2),
+        }
 
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
@@ -120,15 +125,6 @@ class PFedPrompt(LocalSgd):
                 blended = strength[:, None, None] * recalled
                 logits = logits_of(task, text, each) + blended
                 yield {"log_probabilities": logits.log_softmax(dim=-1)}
-
-
-def empty_memory(slots: int, dim: int) -> dict[str, Tensor]:
-    """Return a memory of nothing."""
-    return {
-        KEYS: torch.zeros(slots, dim),
-        VALUES: torch.zeros(slots, dtype=torch.long),
-        FILLED: torch.zeros(slots, dtype=torch.bool),
-    }
 
 
 def fill_memory(

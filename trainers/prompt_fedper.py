@@ -1,6 +1,7 @@
 """FedPer on prompts: the first tokens are shared, the others stay with the client."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -61,12 +62,8 @@ class PromptFedPer(LocalSgd):
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train all tokens together, and send the shared ones, weighted."""
-        whole = _join(received, kept)
-        contexts, loss = self.train(task, cohort, whole, at)
-        shared, private = contexts.split_with_sizes(
-            [received["shared"].shape[1], whole.shape[1] - received["shared"].shape[1]],
-            dim=1,
-        )
+        contexts, loss = self.train(task, cohort, _join(received, kept), at)
+        shared, private = contexts.tensor_split([received["shared"].shape[1]], dim=1)
         private_state = {"private": private} if kept else {}
         return LocalResult(
             weighted_upload(cohort, {"shared": shared}), private_state, loss
@@ -107,9 +104,10 @@ class PromptFedPer(LocalSgd):
         start = self.start_client(task, client, ADVERSARY)["private"].unsqueeze(0)
         public = Cohort.of(["public"], [task.public.to(here())])
         at = Round(0, ADVERSARY, ("public",))
-        learned, _ = self.at_full_rate().fit(
-            task, public, {"private": start}, objective, at
-        )
+        steady = replace(
+            self, schedule="constant", warmup_rounds=0
+        )  # outside of rounds
+        learned, _ = steady.fit(task, public, {"private": start}, objective, at)
         return _join({"shared": shared}, learned)[0]
 
 

@@ -31,7 +31,7 @@ from privaudit.auditing.attack import Adversary, Scores, Target
 from privaudit.auditing.signal_cache import content_hash, tensors_hash
 from privaudit.core.errors import AttackError
 from privaudit.core.lazy_torch import Tensor, functional, torch
-from privaudit.core.tensors import Tensors, stacks
+from privaudit.core.tensors import Tensors, below, stacks
 from privaudit.federation.query import MODELS_AT_ONCE, ask_each
 from privaudit.federation.trainer import Records, Task, Trainer
 from privaudit.models.token_table import TOKENS, Slice, TokenTable, WordSlice
@@ -272,11 +272,7 @@ class SignalTable:
     def from_tensors(cls, fields: Mapping[str, Tensor]) -> "SignalTable":
         """Return the table that :meth:`to_tensors` wrote."""
         logs = fields.get("log_probabilities")
-        tokens = {
-            name.removeprefix(TOKENS_OF): values
-            for name, values in fields.items()
-            if name.startswith(TOKENS_OF)
-        }
+        tokens = below(TOKENS_OF, fields)
         return cls(fields["labels"], fields["log_likelihood"], logs, tokens)
 
     @classmethod

@@ -92,6 +92,17 @@ def unstack(stacked: Stacked, count: int) -> list[dict[str, Tensor]]:
     ]
 
 
+def below(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """Return the tensors whose names begin so, under the rest of their names."""
+    chosen = {n: t for n, t in tensors.items() if n.startswith(prefix)}
+    return {name.removeprefix(prefix): tensor for name, tensor in chosen.items()}
+
+
+def beside(leading: Tensor, tensor: Tensor) -> Tensor:
+    """Return numbers of the leading axes as they are multiplied with the whole."""
+    return leading.reshape(leading.shape + (1,) * (tensor.ndim - leading.ndim))
+
+
 def numbers_in(stacked: Stacked) -> int:
     """Count the numbers of one member of a stack."""
     return sum(tensor[0].numel() for tensor in stacked.values())

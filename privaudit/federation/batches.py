@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from privaudit.core.devices import CPU
 from privaudit.core.seeds import Stream
 from privaudit.core.step_graphs import one_step
-from privaudit.core.tensors import Stacked
+from privaudit.core.tensors import Stacked, beside
 from privaudit.datasets.records import PictureTokens, TokenSequences
 from privaudit.federation.trainer import Cohort, Round
 
@@ -263,7 +263,7 @@ def accumulated(size: int, weigh: Callable[[Batch], Float[Tensor, " k"]]) -> Gra
             part_gradients, mean = gradients_of(objective, parameters, part)
             loss = loss + share * mean
             for name, gradient in part_gradients.items():
-                total[name] += gradient * share.view(-1, *[1] * (gradient.ndim - 1))
+                total[name] += gradient * beside(share, gradient)
         return total, loss
 
     return gradients

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from privaudit.core.devices import CPU, memory_limit, moved, use_records_at_once
-from privaudit.core.errors import ConfigError, PluginError, TrainingError
+from privaudit.core.errors import PluginError, TrainingError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.parameters import COHORT_SIZE
 from privaudit.core.seeds import Seeds
@@ -24,6 +24,7 @@ from privaudit.core.tensors import (
     Tensors,
     alike,
     all_finite,
+    below,
     distinct,
     stack,
     unstack,
@@ -227,11 +228,7 @@ def update_clients(
     The trainer's own state knows nothing of it: neither what is sent nor what is
     released can hold it.
     """
-    slots = {
-        name.removeprefix(OPTIMIZER): tensor
-        for name, tensor in kept.items()
-        if name.startswith(OPTIMIZER)
-    }
+    slots = below(OPTIMIZER, kept)
     own_state = without_slots(kept)
     at = replace(at, slots=slots)
     result = trainer.local_update(task, cohort, received, own_state, at)
@@ -485,15 +482,7 @@ def participants_of(
 
     The rate is in (0, 1]; the seeds are of the run's secret key, as who is drawn is
     hidden from who sees a release.
-
-    Raises:
-        ConfigError: The rate is not in (0, 1].
     """
-    if not 0 < rate <= 1:
-        raise ConfigError(
-            f"A participation rate of {rate:g} was requested. Use one above 0 and at "
-            "most 1."
-        )
     count = count_participants(len(clients), rate)
     order = seeds.stream("participants", round=index).permutation(len(clients))
     return tuple(clients[i] for i in sorted(order[:count].tolist()))

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, UInt8
 
 from privaudit.core.errors import TranscriptError
 from privaudit.core.lazy_torch import Tensor, torch
-from privaudit.core.tensors import Stacked, Tensors
+from privaudit.core.tensors import Stacked, Tensors, beside
 from privaudit.datasets.records import ClientId, Cohort
 from privaudit.federation.threat_models import View
 
@@ -42,39 +42,18 @@ def quantised(
         >>> sent = quantised("a", numbers, 2, None)
         >>> sent["a"].tolist(), sent["range of a"].tolist()
         ([[52]], [[0.0, 1.0, 2.0]])
-        >>> back = dequantised(sent, {"a": numbers[0]})["a"]
+        >>> back = with_numbers(sent, {"a": numbers[0]})["a"]
         >>> (3 * back).round().tolist()
         [[0.0, 1.0, 3.0]]
     """
     rows = tensor.flatten(1)
     low, high = rows.min(dim=1).values, rows.max(dim=1).values
-    step = ((high - low) / _levels(bits)).unsqueeze(1)
+    step = ((high - low) / (2**bits - 1)).unsqueeze(1)
     places = torch.where(step > 0, (rows - low.unsqueeze(1)) / step, 0.0)
     up = torch.full_like(rows, 0.5) if draws is None else draws.flatten(1)
-    codes = (places + up).floor().clamp(0, _levels(bits)).long()
+    codes = (places + up).floor().clamp(0, 2**bits - 1).long()
     ends = torch.stack([low, high, torch.full_like(low, bits)], dim=1)
     return {name: _packed(codes, bits), RANGE + name: ends}
-
-
-def dequantised(
-    sent: Mapping[str, Tensor], like: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return stacked tensors with numbers in place of codes; others as they are.
-
-    Args:
-        sent: Codes and their ranges by name, stacked over clients.
-        like: Tensors of one client, whose shapes are those before.
-
-    Raises:
-        TranscriptError: Codes, their range and the tensor that they are of do not fit.
-    """
-    return {
-        name: _numbers(name, tensor, sent[RANGE + name], like)
-        if RANGE + name in sent
-        else tensor
-        for name, tensor in sent.items()
-        if not name.startswith(RANGE)
-    }
 
 
 def _numbers(
@@ -84,7 +63,7 @@ def _numbers(
     shape = like[name].shape
     low, high, _ = ends.unsqueeze(2).unbind(dim=1)
     codes = _unpacked(packed, width)[:, : math.prod(shape)]
-    numbers = low + codes * ((high - low) / _levels(width))
+    numbers = low + codes * ((high - low) / (2**width - 1))
     return numbers.view(len(packed), *shape)
 
 
@@ -103,10 +82,6 @@ def _width(name: str, packed: Tensor, ends: Tensor, like: Mapping[str, Tensor]) 
         f"that they are of do not fit: codes {tuple(packed.shape)} of {packed.dtype}, "
         f"range {tuple(ends.shape)}. Take the record from where it was written."
     )
-
-
-def _levels(bits: int) -> int:
-    return (1 << bits) - 1
 
 
 def _packed(codes: Int[Tensor, "k numbers"], bits: int) -> UInt8[Tensor, "k bytes"]:
@@ -172,17 +147,17 @@ def with_numbers(sent: Mapping[str, Tensor], like: Tensors) -> dict[str, Tensor]
     Codes are of tensors without their weight, and what comes back is times it.
 
     ``like`` is what one client received, whose shapes are the uploads'.
+
+    Raises:
+        TranscriptError: Codes, their range and the tensor that they are of do not fit.
     """
-    numbers = dequantised(sent, like)
+    numbers = {name: t for name, t in sent.items() if not name.startswith(RANGE)}
     for name in (name for name in sent if RANGE + name in sent):
+        numbers[name] = _numbers(name, sent[name], sent[RANGE + name], like)
         weight = weight_in(sent, name)
         if weight is not None:
-            numbers[name] = _times(numbers[name], weight)
+            numbers[name] *= beside(weight, numbers[name])
     return numbers
-
-
-def _times(tensor: Tensor, weight: Tensor) -> Tensor:
-    return tensor * weight.view(-1, *[1] * (tensor.ndim - 1))
 
 
 def weighted_upload(
@@ -200,7 +175,7 @@ def times_weight(
     trained: Mapping[str, Float[Tensor, "k ..."]], weight: Float[Tensor, " k"]
 ) -> dict[str, Tensor]:
     """Return tensors times each client's weight, and the weight beside them."""
-    scaled = {name: _times(tensor, weight) for name, tensor in trained.items()}
+    scaled = {name: tensor * beside(weight, tensor) for name, tensor in trained.items()}
     return scaled | {WEIGHT: weight}
 
 
@@ -251,7 +226,7 @@ def update_deltas(
             tensor = row.scatter(1, sent[COORDINATES], tensor)
         weight = weight_in(sent, name)
         if weight is not None:
-            tensor = tensor / weight.view(-1, *[1] * (tensor.ndim - 1)).clamp(min=1e-9)
+            tensor = tensor / beside(weight, tensor).clamp(min=1e-9)
         if before is not None and before.shape == tensor.shape[1:]:
             tensor = tensor - _floating(before)
         deltas[name] = tensor

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import version
@@ -199,7 +198,6 @@ def noise_multiplier_for(
     delta: float,
     sampling_rate: float,
     steps: int,
-    accountant: Accountant | Literal["tightest"] = "tightest",
 ) -> float:
     """Return the noise multiplier that makes ``steps`` steps cost ``epsilon``.
 
@@ -209,7 +207,7 @@ def noise_multiplier_for(
     cache folder: a search takes seconds, and whoever replays a run asks again. No
     certificate takes it: that has the noise as it was added.
 
-    Ranges are those of :class:`SamplingPhase` and :func:`epsilon_of`; "tightest" is
+    Ranges are those of :class:`SamplingPhase` and :func:`epsilon_of`; the accountant is
     :func:`tightest_epsilon`, which certificates use.
 
     Raises:
@@ -220,14 +218,10 @@ def noise_multiplier_for(
         >>> round(noise_multiplier_for(1.0, 1e-5, 1.0, 100), 1)
         37.5
     """
-    above_zero("epsilon", epsilon)
-    probability("delta", delta)
 
     def cost(noise_multiplier: float) -> float:
         phases = [SamplingPhase(noise_multiplier, sampling_rate, steps)]
-        if accountant == "tightest":
-            return tightest_epsilon(phases, delta)[0]
-        return epsilon_of(phases, delta, accountant)
+        return tightest_epsilon(phases, delta)[0]
 
     def search() -> float:
         guess = _first_guess(epsilon, delta, sampling_rate, steps)
@@ -235,7 +229,7 @@ def noise_multiplier_for(
 
     if sampling_rate == 1:
         return search()
-    asked = [epsilon, delta, sampling_rate, steps, accountant, bits_here()]
+    asked = [epsilon, delta, sampling_rate, steps, "tightest", bits_here()]
     of = [*asked, *map(version, ("opacus", "dp-accounting", "numpy", "scipy"))]
     return float(kept("noise", json.dumps(asked), of, search))
 
@@ -405,8 +399,7 @@ def _event(phase: SamplingPhase, without_replacement: bool) -> Any:
 
     event = events.GaussianDpEvent(phase.noise_multiplier)
     if without_replacement:
-        share = Fraction(phase.sampling_rate).limit_denominator(10**6)
-        of, drawn = share.denominator, share.numerator
+        drawn, of = phase.sampling_rate.as_integer_ratio()
         return events.SampledWithoutReplacementDpEvent(of, drawn, event)
     if phase.sampling_rate < 1:
         return events.PoissonSampledDpEvent(phase.sampling_rate, event)

@@ -11,18 +11,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError, TrainingError
+from privaudit.core.tensors import beside
 
 
-def clip_joint(
+def clip_records(
     gradients: Mapping[str, Float[Tensor, "clients records ..."]],
     clip_norm: float,
     mask: Bool[Tensor, "clients records"] | None = None,
-) -> dict[str, Float[Tensor, "clients ..."]]:
-    """Return each tensor's sum over records, every record clipped first.
+) -> dict[str, Float[Tensor, "clients records ..."]]:
+    """Return per-record gradients of joint norm at most ``clip_norm``, not yet summed.
 
-    A record's tensors are scaled together so that their joint norm is at most
-    ``clip_norm``; adding or removing a record then changes the sums by at most
-    ``clip_norm`` in their joint norm.
+    A record's tensors are scaled together; adding or removing one then changes the sums
+    over records by at most ``clip_norm`` in their joint norm.
 
     Source: Abadi et al., "Deep learning with differential privacy", CCS 2016,
     algorithm 1.
@@ -37,29 +37,16 @@ def clip_joint(
         TrainingError: A gradient of a real record is not finite. Clipping cannot bound
             it, and dropping it would tell that it was there.
     """
-    clipped = clip_records(gradients, clip_norm, mask)
-    return {name: gradient.sum(dim=1) for name, gradient in clipped.items()}
-
-
-def clip_records(
-    gradients: Mapping[str, Float[Tensor, "clients records ..."]],
-    clip_norm: float,
-    mask: Bool[Tensor, "clients records"] | None = None,
-) -> dict[str, Float[Tensor, "clients records ..."]]:
-    """Return per-record gradients of joint norm at most ``clip_norm``, not yet summed.
-
-    Arguments and errors are those of :func:`clip_joint`.
-    """
     _check(gradients, clip_norm)
     if mask is not None:
         gradients = {
-            name: torch.where(_like(mask, gradient), gradient, 0)
+            name: torch.where(beside(mask, gradient), gradient, 0)
             for name, gradient in gradients.items()
         }
     _refuse_non_finite(gradients)
     norms = torch.stack([_norms(g, leading=2) for g in gradients.values()])
     factor = _factor(norms.norm(dim=0), clip_norm)
-    return {name: g * _like(factor, g).to(g.dtype) for name, g in gradients.items()}
+    return {name: g * beside(factor, g).to(g.dtype) for name, g in gradients.items()}
 
 
 def clip_each(
@@ -70,12 +57,12 @@ def clip_each(
     What the published code of DP-FPL does to the gradient of a batch's mean loss. One
     record can move each clipped tensor by 2 ``clip_norm``, and k tensors by
     2 sqrt(k) ``clip_norm``, however large the batch. Errors are those of
-    :func:`clip_joint`.
+    :func:`clip_records`.
     """
     _check(gradients, clip_norm)
     _refuse_non_finite(gradients)
     return {
-        name: g * _like(_factor(_norms(g, leading=1), clip_norm), g).to(g.dtype)
+        name: g * beside(_factor(_norms(g, leading=1), clip_norm), g).to(g.dtype)
         for name, g in gradients.items()
     }
 
@@ -125,10 +112,6 @@ def _norms(gradient: Tensor, leading: int) -> Tensor:
 
 def _factor(norms: Tensor, clip_norm: float) -> Tensor:
     return (clip_norm / norms).clamp(max=1.0)  # a norm of 0 gives infinity, so 1
-
-
-def _like(leading: Tensor, tensor: Tensor) -> Tensor:
-    return leading.reshape(leading.shape + (1,) * (tensor.ndim - leading.ndim))
 
 
 def _check(gradients: Mapping[str, Tensor], clip_norm: float) -> None:

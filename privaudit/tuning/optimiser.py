@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
 
 import pydantic.dataclasses
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from privaudit.core.devices import here, moved
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import LATER
-from privaudit.core.tensors import Stacked
+from privaudit.core.tensors import Stacked, beside
 from privaudit.federation.batches import (
     Batches,
     Gradients,
@@ -25,12 +25,6 @@ from privaudit.federation.batches import (
 from privaudit.federation.trainer import BaseTrainer, Cohort, Round, Task
 
 ADDED = Field(json_schema_extra=LATER)
-SETTINGS = (
-    "optimizer", "momentum", "weight_decay", "schedule", "warmup_rounds",
-    "optimizer_state",
-)  # fmt: skip
-"""The parameters of :class:`Optimised`."""
-ALL_BUT_MOMENTUM = tuple(name for name in SETTINGS if name != "momentum")
 Kind = Literal["sgd", "adam", "adamw"]
 Rates = float | Mapping[str, float]  # of all parameters, or of each by name
 SECOND_BETA, EPSILON = 0.999, 1e-8  # of Adam, as in torch.optim
@@ -97,7 +91,7 @@ class Optimiser:
             }
             value, new = self._moved(parameters[name], gradient, before, rate, active)
             if active is not None:
-                moving = _spread(active, gradient)
+                moving = beside(active, gradient)
                 value = torch.where(moving, value, parameters[name])
             moved[name] = value
             after |= {name + slot: tensor for slot, tensor in new.items()}
@@ -117,7 +111,7 @@ class Optimiser:
         if self.kind == "sgd" and not self.momentum:
             return parameter - rate * gradient, {}
         whose = torch.ones((), dtype=torch.bool) if active is None else active
-        moving = _spread(whose, gradient)
+        moving = beside(whose, gradient)
         still = torch.zeros_like(gradient)
         velocity = before.get(VELOCITY, still)
         if self.kind == "sgd":
@@ -127,7 +121,7 @@ class Optimiser:
             }
         square = before.get(SQUARE, still)
         steps = before.get(STEPS, torch.zeros_like(whose, dtype=torch.float32)) + whose
-        count = _spread(steps.clamp(min=1), gradient)
+        count = beside(steps.clamp(min=1), gradient)
         first = torch.lerp(gradient, velocity, self.momentum)
         second = torch.lerp(gradient**2, square, SECOND_BETA)
         mean = first / (1 - self.momentum**count)
@@ -139,11 +133,6 @@ class Optimiser:
             SQUARE: torch.where(moving, second, square),
             STEPS: steps,
         }
-
-
-def _spread(by_client: Tensor, like: Tensor) -> Tensor:
-    """Return one number for each client, or one for all, beside its parameters."""
-    return by_client.view(-1, *[1] * (like.ndim - 1)) if by_client.ndim else by_client
 
 
 def fit(
@@ -275,10 +264,6 @@ class Optimised(BaseTrainer):
             gradients=gradients, slots=self.slots(at),
         )  # fmt: skip
 
-    def at_full_rate(self) -> Any:
-        """Return the same trainer for training outside of rounds: an adversary's."""
-        return replace(self, schedule="constant", warmup_rounds=0)
-
     def refuse(self, names: tuple[str, ...], where: str) -> None:
         """Refuse parameters that differ from their defaults.
 
@@ -291,3 +276,7 @@ class Optimised(BaseTrainer):
                     f"{name} = {getattr(self, name)!r} was requested {where}. Leave "
                     "it out"
                 )
+
+
+SETTINGS = tuple(field.name for field in fields(Optimised))
+ALL_BUT_MOMENTUM = tuple(name for name in SETTINGS if name != "momentum")

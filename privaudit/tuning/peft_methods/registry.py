@@ -10,6 +10,7 @@ from privaudit.core.registry import Registry
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.interfaces import Tunable, Tuning
+from privaudit.tuning.optimiser import ADDED
 
 __all__ = ["PEFT_METHODS", "MechanismOptions", "PeftMethod"]
 
@@ -32,7 +33,7 @@ class MechanismOptions:
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
     encoder_width: Annotated[int, Field(ge=1)] = 32
     projected: bool = False
-    embedding_width: Annotated[int, Field(ge=0)] = 0
+    embedding_width: Annotated[int, Field(ge=0), ADDED] = 0
 
 
 @runtime_checkable

@@ -1,26 +1,20 @@
 """FedPGP's contrast: be like the hand-written prompt, and unlike the personal one."""
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from privaudit.core.devices import here
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked, stack
-from privaudit.federation.batches import Batch, Batches
-from privaudit.federation.trainer import ClientId, Cohort, Task
-from privaudit.tuning.optimiser import Optimiser, fit
+from privaudit.core.tensors import Stacked
+from privaudit.federation.batches import Batch
+from privaudit.federation.trainer import ClientId, Task
 from privaudit.tuning.prompts.learning import (
     CONTEXT_STD,
     logits_of,
     mean_losses,
     prompt_losses,
 )
-
-PUBLIC_STEPS = 100  # of an adversary on its own records, to guess what it lacks
 
 
 def contrast(
@@ -88,32 +82,3 @@ def prompts_contrast(
     both = torch.cat([sigma, personal_context(parameters)])
     shared, personal = task.prompts(both).split(len(sigma))
     return contrast(task.zero_shot, shared, personal, temperature)
-
-
-def complete(
-    task: Task,
-    sigma: Float[Tensor, "tokens width"],
-    rank: int,
-    losses: Callable[[Stacked, Batch], Float[Tensor, " k"]],
-    *,
-    optimiser: Optimiser,
-    learning_rate: float,
-) -> Float[Tensor, "tokens width"]:
-    """Return sigma + U V with factors that an adversary trains on public records.
-
-    Sigma alone is no good model once the contrast has pushed it away from the personal
-    prompt it was trained in.
-
-    The client's optimiser trains them; ``losses`` takes parameters "context", "u" and
-    "v", and a batch.
-    """
-    whole = torch.arange(len(task.public)).expand(PUBLIC_STEPS, 1, -1)
-    factors, _ = fit(
-        Cohort.of(["public"], [task.public.to(here())]),
-        stack([low_rank_start(task, "public", rank, Seeds(0))]),
-        Batches(whole, torch.ones_like(whole).bool()),
-        lambda parts, batch: losses({"context": sigma[None], **parts}, batch),
-        optimiser,
-        learning_rate,
-    )
-    return personal_context({"context": sigma[None], **factors})[0]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds, Stream
-from privaudit.core.tensors import Stacked, Tensors
+from privaudit.core.tensors import Stacked, Tensors, below
 from privaudit.federation.batches import Batch, Objective
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
@@ -75,16 +75,14 @@ def start_attention(size: int, stream: Stream) -> dict[str, Tensor]:
     """Return four linear layers, uniform in +-1/sqrt(size) as torch begins them."""
     layers: dict[str, Tensor] = {}
     for part in PARTS:
-        layers |= _linear(part, size, size, stream)
+        layers |= start_linear(part, size, size, stream)
     return layers
 
 
-def start_linear(size: int, experts: int, stream: Stream) -> dict[str, Tensor]:
-    """Return one linear layer from a pooled picture to every expert's weight."""
-    return _linear("share", experts, size, stream)
-
-
-def _linear(part: str, outputs: int, inputs: int, stream: Stream) -> dict[str, Tensor]:
+def start_linear(
+    part: str, outputs: int, inputs: int, stream: Stream
+) -> dict[str, Tensor]:
+    """Return one linear layer."""
     bound = 1 / math.sqrt(inputs)
 
     def draw(*shape: int) -> Tensor:
@@ -172,11 +170,7 @@ def gate_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         >>> gate_part({"context": torch.ones(1), "gate/bias": torch.zeros(1)})
         {'bias': tensor([0.])}
     """
-    return {
-        name.removeprefix("gate/"): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("gate/")
-    }
+    return below("gate/", tensors)
 
 
 def named_gate(gate: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -200,15 +194,6 @@ def _split(
 Choose = Literal["nearest", "random", "all"]
 PREFIX = "pool/"
 ENCODED_AT_ONCE = 64  # prompts in one pass of the text tower: bounds memory
-
-
-def pool_of(server: Tensors) -> dict[ClientId, Tensor]:
-    """Return every client's last prompt, by client."""
-    return {
-        name.removeprefix(PREFIX): tensor
-        for name, tensor in server.items()
-        if name.startswith(PREFIX)
-    }
 
 
 def into_pool(prompts: Mapping[ClientId, Tensor]) -> dict[str, Tensor]:
@@ -319,7 +304,9 @@ class PromptExperts(PromptTrainer):
     def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Send the mean prompt, and experts to whoever has a prompt in the pool."""
         sent = {"context": server["context"]}
-        given = draw_experts(pool_of(server), client, at, self.experts, self.choose)
+        given = draw_experts(
+            below(PREFIX, server), client, at, self.experts, self.choose
+        )
         if given is None:
             return sent
         return {**sent, "experts": given, **named_gate(gate_part(server))}
@@ -467,7 +454,7 @@ class PromptExperts(PromptTrainer):
         if self.gate != "linear":
             return named_gate(start_attention(size, stream))
         others = len(task.clients) - 1 if self.choose == "all" else self.experts
-        return named_gate(start_linear(size, others + 1, stream))
+        return named_gate(start_linear("share", others + 1, size, stream))
 
     def gate_size(self, task: Task) -> int:
         """Return the size of pooled features."""

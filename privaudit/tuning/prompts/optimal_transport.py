@@ -35,8 +35,6 @@ at most 2, so the logarithms stay within 3 * 2 / entropy."""
 
 Stop = Literal["record", "batch", "never"]
 Problems = Float[Tensor, "prompts clients parts records classes"]
-RowMass = Float[Tensor, "#clients #parts #records #classes"]
-ColumnMass = Float[Tensor, "#prompts #clients #records #classes"]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -63,33 +61,21 @@ class Transport:
     balanced: bool = False
 
 
-@dataclass(frozen=True)
-class TransportPlan:
-    """What goes where.
-
-    Attributes:
-        weights: Of each part to each prompt; they sum to the mass.
-        iterations: How many were done, for each record.
-    """
-
-    weights: Problems
-    iterations: Int[Tensor, "clients records"]
-
-
 @torch.no_grad()
 def transport_plan(
     similarity: Problems,
     transport: Transport,
     *,
-    rows: RowMass | None = None,
-    columns: ColumnMass | None = None,
     mask: Tensor | None = None,
-) -> TransportPlan:
-    """Return plans that bring similar parts and prompts together.
+) -> tuple[Problems, Int[Tensor, "clients records"]]:
+    """Return plans that bring similar parts and prompts together, and their iterations.
+
+    A plan's weights sum to the mass.
 
     With K = exp((similarity - 1) / entropy), u = min(1, a / (K v)) and v = b / (K.T u)
-    in turn from v = 1; the plan is u K v. A part gives at most its mass, a prompt gets
-    exactly its own. Balanced: u = a / (K v), and what is watched is the change of u.
+    in turn from v = 1; the plan is u K v. A part gives at most a = 1 / parts, a prompt
+    gets exactly b = mass / prompts. Balanced: u = a / (K v), and what is watched is the
+    change of u.
 
     Scaling vectors are kept as they are, in float32 or float64, while the entropy is
     large enough that no overflow is possible; below 0.01 their logarithms are. Either
@@ -104,23 +90,20 @@ def transport_plan(
     Args:
         similarity: Cosines, in [-1, 1].
         transport: Entropy, mass, and when to stop.
-        rows: What each part can give, a; by default 1 / parts.
-        columns: What each prompt gets, b; by default mass / prompts.
         mask: Which records count where the batch decides when to stop.
     """
     prompts, _, parts = similarity.shape[:3]
     mass = 1.0 if transport.balanced else transport.mass
     kind = similarity.dtype
     double = kind == torch.float64 or transport.entropy < FLOAT32_ENTROPY
-    rows = similarity.new_tensor(1 / parts) if rows is None else rows
-    columns = similarity.new_tensor(mass / prompts) if columns is None else columns
+    rows, columns = (similarity.new_tensor(m) for m in (1 / parts, mass / prompts))
     if double:
         similarity, rows, columns = similarity.double(), rows.double(), columns.double()
     scaled = transport.entropy >= FLOAT64_ENTROPY
     make: type[_Problem] = _Scalings if scaled else _Logarithms
     problem = make(similarity, rows, columns, transport)
     before, after, iterations = _iterate(problem, transport, mask)
-    return TransportPlan(problem.plan(before, after).to(kind), iterations)
+    return problem.plan(before, after).to(kind), iterations
 
 
 class _Problem(ABC):
@@ -357,7 +340,7 @@ def _solve(
             similarity = flat.new_empty(prompts, k, parts, b, classes)
             for row, out in zip(text[who].unbind(1), similarity, strict=True):
                 torch.bmm(flat, row.mT, out=out.view(k, parts * b, classes))
-            plan = transport_plan(similarity, transport, mask=shown).weights
+            plan, _ = transport_plan(similarity, transport, mask=shown)
             logits = scale * similarity.mul_(plan).sum((0, 2))
             yield _Part(who, what, flat, plan, logits)
 
@@ -442,7 +425,9 @@ class PromptPair(PromptTrainer):
     def query(
         self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
-        """Yield the log-probabilities of transported similarities."""
+        """Yield the log-probabilities of transported similarities, or of one context."""
+        if "context" in models:
+            return super().query(task, models, records, want)
         texts = pair_texts(task, models)
         return query_transported(task, texts, records, self.transport)
 

@@ -124,6 +124,8 @@ class PrivateTrainer(Optimised, PromptTrainer):
             which suits small shards, and 32 as published.
     """
 
+    shared: ClassVar[str] = "context"  # the name of the prompt that is sent
+
     mode: Mode = "sound"
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-5
@@ -151,6 +153,10 @@ class PrivateTrainer(Optimised, PromptTrainer):
                 f'supports {needed!r} only. Leave it out, or use mode "published-paper"'
             )
         return self
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        """Send the shared prompt to everyone, and nothing that an optimiser remembers."""
+        return {self.shared: server[self.shared]}
 
     def single_step(self) -> Any:
         """Return the same trainer with one noiseless step on all records."""
@@ -221,8 +227,8 @@ class PrivateTrainer(Optimised, PromptTrainer):
         if self.mode == "sound":
             rate = self.sampling_rate(task)
             return noise_multiplier_for(self.epsilon, self.delta, rate, task.rounds)
-        of_means, _ = noise_std_published(
-            self.epsilon, self.delta, task.rounds, 1.0, self.batch, clients=1
+        of_means = noise_std_published(
+            self.epsilon, self.delta, task.rounds, self.batch
         )
         return of_means * self.divisor(task)
 
@@ -455,11 +461,6 @@ class PrivateLocalTrainer(PrivateTrainer):
         """What takes the steps that are clipped and noised."""
         return self.optimiser
 
-    @property
-    def local_steps(self) -> int:
-        """Steps that a client takes in a round."""
-        return self.steps if self.mode == "sound" else 1
-
     def noise_multiplier(self, task: Task) -> float:
         """Return the noise of one step; in "sound" all steps of all rounds compose."""
         if self.mode != "sound" or self.epsilon is None:
@@ -520,7 +521,7 @@ class PrivateLocalTrainer(PrivateTrainer):
     ) -> Iterator[tuple[Round, Batch, Bool[Tensor, " k"]]]:
         """Yield each local step's place, its batch, and which clients take it."""
         everyone = cohort.mask.new_ones(len(cohort))
-        for number in range(self.local_steps):
+        for number in range(self.steps if self.mode == "sound" else 1):
             step = at.part("local step", number)
             yield step, self.draw_batch(task, cohort, step), everyone
 
@@ -648,8 +649,6 @@ class PrivatePairTrainer(PrivateLocalTrainer):
     Averages are plain, as DP-FPL's appendix has them: a weight would be a size.
     """
 
-    shared: ClassVar[str]  # the name of the prompt that is sent
-
     @abstractmethod
     def losses(self, task: Task) -> RecordLosses:
         """Return the function from parameters and a batch to every record's loss."""
@@ -657,10 +656,6 @@ class PrivatePairTrainer(PrivateLocalTrainer):
     def penalty(self, task: Task) -> Penalty | None:
         """Return the term of the loss that no record enters, if there is one."""
         return None
-
-    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
-        """Send the shared prompt to everyone."""
-        return {self.shared: server[self.shared]}
 
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round

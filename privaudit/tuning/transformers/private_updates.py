@@ -1,7 +1,7 @@
 """Client-level differential privacy: flat updates, clipped and noised."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
@@ -15,7 +15,7 @@ from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import ClientId, Cohort, Reconstruction, Round, Task
 from privaudit.federation.uploads import COORDINATES, UNTRAINED
 from privaudit.privacy.accountant import noise_multiplier_for
-from privaudit.privacy.clipping import clip_joint
+from privaudit.privacy.clipping import clip_each
 from privaudit.privacy.discrete_gaussian import Grid, Rounding
 from privaudit.privacy.events import Adjacency, Claim, MechanismEvent, NoiseAt, Release
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
@@ -126,7 +126,7 @@ class PrivateUpdates(PromptTuner):
         """Return each client's move, no longer than the clip norm, where that is asked."""
         if not self.clips:
             return moved
-        short = clip_joint({MOVED: moved.unsqueeze(1)}, self.clip_norm)[MOVED]
+        short = clip_each({MOVED: moved}, self.clip_norm)[MOVED]
         if at.trace is not None:
             at.trace.clipped(release, "client", {MOVED: short})
         return short
@@ -205,10 +205,6 @@ class PrivateUpdates(PromptTuner):
     ) -> Stacked:
         """Release the server's last parameters: they are everybody's."""
         return learned(received)
-
-    def weight_changes(self, task: Task, model: Tensors) -> Iterable[Tensor]:
-        """Yield one model's parameters: they are what is compared with another's."""
-        return learned(model).values()
 
     def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the average, drawn towards the client by what it sent.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Annotated, ClassVar, Literal
 
@@ -30,7 +30,7 @@ from privaudit.federation.trainer import (
 )
 from privaudit.federation.uploads import WEIGHT, weighted_upload
 from privaudit.models.interfaces import AnyTask, Tuning
-from privaudit.tuning.optimiser import ADDED, Kind
+from privaudit.tuning.optimiser import Kind
 from privaudit.tuning.peft_methods.registry import (
     PEFT_METHODS,
     MechanismOptions,
@@ -48,7 +48,7 @@ TIERS = (0.25, 0.5, 1.0)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class PromptTuner(TransformerTrainer):
+class PromptTuner(MechanismOptions, TransformerTrainer):
     """A client runs epochs of AdamW, or of another optimiser, on the parameters of a PEFT method.
 
     Every client's model is the server's; a classifier without class texts gets a
@@ -56,12 +56,6 @@ class PromptTuner(TransformerTrainer):
 
     Attributes:
         peft_method: A name from ``privaudit list peft-methods``.
-        virtual_tokens: Length of a prompt or a prefix, in vectors.
-        rank: LoRA rank of every pair, at least 1.
-        lora_alpha: Scaling: the update is multiplied by lora_alpha / rank.
-        encoder_width: Hidden width of P-tuning's LSTM, or of a prefix' projection.
-        projected: Whether a prefix is the output of a two-layer MLP.
-        embedding_width: Width d' of what P-tuning's LSTM reads; 0 takes the model's.
         optimizer: "adamw", "adam", or "sgd" as in the proposal.
         learning_rate: Step size, above 0.
         weight_decay: At least 0. AdamW shrinks the parameters themselves, SGD and Adam
@@ -85,12 +79,6 @@ class PromptTuner(TransformerTrainer):
     usual_rounds: ClassVar[int] = 20
 
     peft_method: str = "soft-prompt"
-    virtual_tokens: Annotated[int, Field(ge=1)] = 8
-    rank: Annotated[int, Field(ge=1)] = 8
-    lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
-    encoder_width: Annotated[int, Field(ge=1)] = 32
-    projected: bool = False
-    embedding_width: Annotated[int, Field(ge=0), ADDED] = 0
     optimizer: Kind = "adamw"
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -181,9 +169,7 @@ class PromptTuner(TransformerTrainer):
     @property
     def learns(self) -> PeftMethod:
         """The PEFT method with its parameters."""
-        names = [field.name for field in fields(MechanismOptions)]
-        options = MechanismOptions(**{name: getattr(self, name) for name in names})
-        return PEFT_METHODS.find(self.peft_method)(options)
+        return PEFT_METHODS.find(self.peft_method)(self)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
