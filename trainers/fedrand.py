@@ -199,6 +199,10 @@ class FedRand(LoraTrainer):
         start = self.start(task, at.seeds)
         return {n: t.expand(len(cohort), *t.shape) for n, t in start.items()}
 
+    def _coin(self, at: Round, client: ClientId) -> bool:
+        """Say whether a client takes and sends A."""
+        return at.stream("factor", client).coin(self.send_a)
+
     @property
     def _in_part(self) -> bool:
         """Whether a client may keep all of a layer to itself."""
@@ -206,8 +210,7 @@ class FedRand(LoraTrainer):
 
     def _shares(self, names: Sequence[str], cohort: Cohort, at: Round) -> Shares:
         """Say of each tensor which clients take and send it."""
-        tossed = [at.stream("factor", c).coin(self.send_a) for c in cohort.clients]
-        coins = torch.tensor(tossed)  # whether a client takes and sends A
+        coins = torch.tensor([self._coin(at, client) for client in cohort.clients])
         layers = list(dict.fromkeys(map(_layer, names)))
         drawn = [self._drawn(layers, client, at) for client in cohort.clients]
         return {

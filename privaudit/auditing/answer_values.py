@@ -6,7 +6,7 @@ gives it, and nothing need be drawn.
 
 from collections.abc import Callable, Sequence
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from privaudit.auditing.attack import Adversary
 from privaudit.core.devices import in_chunks
@@ -39,7 +39,7 @@ def answer_values(
     records: Records,
     values: OfTokens = log_probabilities,
     beyond: Sequence[float | bool] = (0.0,),
-) -> list[Float[Tensor, "records tokens"]]:
+) -> list[Shaped[Tensor, "records tokens"]]:
     """Return values of each token of records' answers; ``beyond`` behind an answer's end.
 
     Raises:

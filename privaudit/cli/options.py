@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.parameters import parse_pairs, parse_spec
-from privaudit.runs.fields import PATH
+from privaudit.runs.fields import PATH, RunFields
 
 if TYPE_CHECKING:
     from privaudit.privacy.events import Claim
@@ -93,6 +93,10 @@ Fields = Annotated[
     typer.Option(
         "--field", help="Run setting, as NAME=VALUE, such as clients=3; repeatable."
     ),
+]
+Data = Annotated[
+    str | None,
+    typer.Option(help=RunFields.model_fields["data"].description, metavar="PATH"),
 ]
 HowSampled = Annotated[
     str,

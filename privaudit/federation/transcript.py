@@ -290,6 +290,11 @@ class Transcript(Sequence[Message]):
         self._messages = tuple(messages)
         self.end, self.shards = end, tuple(shards)
 
+    @property
+    def head(self) -> str:
+        """The hash of all lines."""
+        return self.end.head
+
     def check(self) -> "Transcript":
         """Read every tensor once, none of which is kept, and return the transcript.
 

@@ -162,6 +162,18 @@ def _of_pictures(
     return cached_pictures(name, images, _encoder(model, kind, encode), folder)[kind]
 
 
+def encoded_features(
+    model: FeatureModel, images: Images | FeatureBank, indices: Sequence[int]
+) -> Float[Tensor, "n dim"]:
+    """Return some records' l2-normalised features; nothing is kept on the disk."""
+    if isinstance(images, FeatureBank):
+        return model.encode_bank(images.embeddings[list(indices)])
+    encode = _encoder(model, "features", model.encode_images)
+    with closing(_Chunks(images, indices)) as chunks:
+        parts = _in_chunks(len(indices), lambda start: encode(chunks.at(start)))
+    return join_rows(parts)["features"]
+
+
 def _encoder(
     model: PictureModel, kind: Kind, encode: Callable[[Tensor], Tensor]
 ) -> Callable[[Batches], Tensors]:

@@ -198,6 +198,7 @@ def noise_multiplier_for(
     delta: float,
     sampling_rate: float,
     steps: int,
+    accountant: Accountant | Literal["tightest"] = "tightest",
 ) -> float:
     """Return the noise multiplier that makes ``steps`` steps cost ``epsilon``.
 
@@ -207,7 +208,7 @@ def noise_multiplier_for(
     cache folder: a search takes seconds, and whoever replays a run asks again. No
     certificate takes it: that has the noise as it was added.
 
-    Ranges are those of :class:`SamplingPhase` and :func:`epsilon_of`; the accountant is
+    Ranges are those of :class:`SamplingPhase` and :func:`epsilon_of`; "tightest" is
     :func:`tightest_epsilon`, which certificates use.
 
     Raises:
@@ -218,10 +219,14 @@ def noise_multiplier_for(
         >>> round(noise_multiplier_for(1.0, 1e-5, 1.0, 100), 1)
         37.5
     """
+    above_zero("epsilon", epsilon)
+    probability("delta", delta)
 
     def cost(noise_multiplier: float) -> float:
         phases = [SamplingPhase(noise_multiplier, sampling_rate, steps)]
-        return tightest_epsilon(phases, delta)[0]
+        if accountant == "tightest":
+            return tightest_epsilon(phases, delta)[0]
+        return epsilon_of(phases, delta, accountant)
 
     def search() -> float:
         guess = _first_guess(epsilon, delta, sampling_rate, steps)
@@ -229,7 +234,7 @@ def noise_multiplier_for(
 
     if sampling_rate == 1:
         return search()
-    asked = [epsilon, delta, sampling_rate, steps, "tightest", bits_here()]
+    asked = [epsilon, delta, sampling_rate, steps, accountant, bits_here()]
     of = [*asked, *map(version, ("opacus", "dp-accounting", "numpy", "scipy"))]
     return float(kept("noise", json.dumps(asked), of, search))
 

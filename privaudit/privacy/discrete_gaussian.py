@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cache
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int8, Int64, Shaped, UInt64
@@ -49,6 +49,17 @@ AT_ONCE = 2**18  # candidates: bounds memory
 ALONE = 2**12  # from here on, one stream after the other is faster
 
 Rounding = Literal["nearest", "toward-zero"]
+
+
+@runtime_checkable
+class RandomWords(Protocol):
+    """Where random bits come from."""
+
+    def words(self, count: int) -> UInt64[np.ndarray, " count"]:
+        """Return independent 64-bit words, all values equally likely."""
+
+    def below(self, bound: int, count: int) -> Int64[np.ndarray, " count"]:
+        """Return independent integers in [0, bound), all equally likely."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +103,14 @@ class Grid:
         step = max(finest, step)
         return cls(step, math.ceil(std / step), EXACT if reach else None)
 
+    def noise(self, shape: Sequence[int], stream: Stream) -> Float64[Tensor, "..."]:
+        """Return discrete Gaussian noise, multiples of the step."""
+        return self.noises(shape, [stream])[0]
+
     def noises(
         self, shape: Sequence[int], streams: Sequence[Stream]
     ) -> Float64[Tensor, "streams ..."]:
-        """Return each stream's discrete Gaussian noise, multiples of the step."""
+        """Return what :meth:`noise` gives of each stream."""
         drawn = discrete_gaussians(math.prod(shape), self.scale, streams)
         noise = torch.from_numpy(drawn * self.step)
         return noise.reshape(len(streams), *shape).to(here())
@@ -126,9 +141,9 @@ def _power_of_two(number: float) -> float:
     return math.ldexp(0.5, math.frexp(number)[1])
 
 
-def discrete_gaussians(
-    count: int, scale: int, streams: Sequence[Stream]
-) -> Int64[np.ndarray, "streams count"]:
+def discrete_gaussian(
+    count: int, scale: int, stream: Stream
+) -> Int64[np.ndarray, " count"]:
     """Return integers y drawn with probability proportional to exp(-y^2 / 2 scale^2).
 
     Exactly so: |y| = k scale + j with j below scale, k drawn in proportion to
@@ -137,8 +152,17 @@ def discrete_gaussians(
     exp(-(k scale + j)^2 / 2 scale^2). Minus zero is not kept. Seven of ten are.
 
     ``scale``, 1 to 2^30, is the standard deviation, to 2^-53 from 2 on; out of range it
-    is a ConfigError. Each stream's own words decide: the same give the same integers,
-    alone or beside others, with which they are counted together in less time.
+    is a ConfigError. The stream's words decide all: the same give the same integers.
+    """
+    return discrete_gaussians(count, scale, [stream])[0]
+
+
+def discrete_gaussians(
+    count: int, scale: int, streams: Sequence[Stream]
+) -> Int64[np.ndarray, "streams count"]:
+    """Return what :func:`discrete_gaussian` draws from each of several streams.
+
+    In less time: the integers are counted together, the words drawn as by each alone.
     """
     if not 1 <= scale <= LARGEST:
         raise ConfigError(
@@ -206,9 +230,6 @@ class _Together:
         for stream, count in zip(self.streams, self._counts, strict=True):
             if count:
                 yield stream.words(count)
-
-
-RandomWords = Stream | _Together
 
 
 def _of(stream: RandomWords, places: Shaped[np.ndarray, " some"]) -> RandomWords:

@@ -175,6 +175,8 @@ def sensitivity(*, tensors: int, per_record: bool, displaces: bool = False) -> f
         >>> round(sensitivity(tensors=3, per_record=False), 3)
         3.464
     """
+    if tensors < 1:
+        raise ConfigError(f"At least one tensor must be clipped, not {tensors}.")
     return math.sqrt(tensors) * (1 if per_record and not displaces else 2)
 
 
@@ -271,13 +273,15 @@ def noise_std_published(
     epsilon: float,
     delta: float,
     rounds: int,
+    clip_norm: float,
     batch_size: int,
-) -> float:
-    """Return the multiplier of DP-FPL's noise on the gradient of a batch mean.
+    clients: int,
+) -> tuple[float, float]:
+    """Return the standard deviations of DP-FPL's local and global noise, as published.
 
-    As published, sigma_L / C = sqrt(T ln(1/delta)) / epsilon / B; on the mean over N
-    clients it is sigma_G = sigma_L / N. This is the paper's formula with its constant
-    c = 1. It is no proof that training is private with that epsilon: an
+    sigma_L = sqrt(T ln(1/delta)) / epsilon * C / B, on the gradients of a batch mean;
+    sigma_G = sigma_L / N, on their mean over clients. This is the paper's formula with
+    its constant c = 1. It is no proof that training is private with that epsilon: an
     accountant says what is (:mod:`privaudit.privacy.certificate`).
 
     Source: Tran et al., "Privacy-preserving personalized federated prompt learning for
@@ -287,17 +291,23 @@ def noise_std_published(
         epsilon: The claim, above 0.
         delta: In (0, 1).
         rounds: T, how many rounds of one step, at least 1.
+        clip_norm: C, above 0.
         batch_size: B, at least 1.
+        clients: N, at least 1.
 
     Example:
-        >>> round(noise_std_published(0.4, 1e-5, 100, 32), 3)
-        2.651
+        >>> local, over_clients = noise_std_published(0.4, 1e-5, 100, 10.0, 32, 10)
+        >>> print(f"{local:.2f} {over_clients:.3f}")
+        26.51 2.651
     """
     above_zero("epsilon", epsilon)
     probability("delta", delta)
     at_least_one("number of rounds", rounds)
+    above_zero("clip norm", clip_norm)
     at_least_one("batch size", batch_size)
-    return math.sqrt(rounds * math.log(1 / delta)) / epsilon / batch_size
+    at_least_one("number of clients", clients)
+    local = math.sqrt(rounds * math.log(1 / delta)) / epsilon * clip_norm / batch_size
+    return local, local / clients
 
 
 ClippedBy = Literal["record", "batch", "client"]

@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float, Int
 
 from privaudit.core.seeds import Stream
 from privaudit.privacy.accountant import gaussian_epsilon
-from privaudit.privacy.discrete_gaussian import discrete_gaussians
+from privaudit.privacy.discrete_gaussian import discrete_gaussian
 from privaudit.privacy.grid_accounting import discrete_epsilon
 from privaudit.statistics.estimate import normal_quantile
 from privaudit.statistics.roc import mean_ranks
@@ -118,7 +118,7 @@ class RankQuery:
 
     def noised(self, is_member: Coins, stream: Stream) -> int:
         """Return the sum in steps with noise of a stream, which answers this query only."""
-        noise = discrete_gaussians(1, self.scale, [stream]).item()
+        noise = int(discrete_gaussian(1, self.scale, stream)[0])
         return self.exact(is_member) * self.fine + noise
 
     def auroc(self, noised: int) -> float:

@@ -327,7 +327,7 @@ def counts_groups(audit: Audit) -> bool:
 
 def remote_code(audit: Audit) -> str:
     """Say that the model was allowed to run code of its own; empty if it was not."""
-    if not audit.run.header.get("remote_code"):
+    if not audit.run.ran_remote_code:
         return ""
     return (
         "The model was allowed to run code of its own (--trust-remote-code): that the "

@@ -151,6 +151,11 @@ class Run(FoundAgain):
         return True
 
     @property
+    def ran_remote_code(self) -> bool:
+        """Whether its model was allowed to run code of its own."""
+        return bool(self.header.get("remote_code", False))
+
+    @property
     def why_not_repeatable(self) -> str:
         """Why training again does not give the same bytes; empty where it does."""
         if self.header.get("equal_bytes", True):

@@ -33,7 +33,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federation.masked_sum import SECURE_SUMS
 from privaudit.federation.trainer import Round, Task
-from privaudit.federation.uploads import dequantised, quantised
+from privaudit.federation.uploads import quantised, with_numbers
 from privaudit.models.layer_factors import LayerFactors
 from privaudit.privacy.certificate import batch_share
 from privaudit.recording.owner import use_owner
@@ -380,7 +380,7 @@ def test_a_number_s_rounding_is_that_of_the_format_in_which_it_was_sent() -> Non
     for sent, given in (
         ({"w": weights.half()}, weights.half().float()),
         ({"w": weights.bfloat16().float()}, weights.bfloat16().float()),
-        ({n: t[0] for n, t in codes.items()}, dequantised(codes, start)["w"][0]),
+        ({n: t[0] for n, t in codes.items()}, with_numbers(codes, start)["w"][0]),
     ):
         error = float((given - weights).square().mean().sqrt())
         assert Move.of(sent, start, at).floors["w"] == pytest.approx(error, rel=0.05)

@@ -14,7 +14,7 @@ from privaudit.federation.batches import Batch, gradients_of
 from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import Cohort, Records, Round, Task
 from privaudit.federation.transcript import Message, bytes_sent
-from privaudit.federation.uploads import RANGE, dequantised, update_deltas
+from privaudit.federation.uploads import RANGE, update_deltas, with_numbers
 from privaudit.models.interfaces import Tuning
 from privaudit.runs.config import make_config
 from privaudit.trainers.fedrand import FedRand
@@ -175,7 +175,7 @@ def test_one_coin_decides_for_all_layers_and_the_other_factor_is_in_no_message(
 
 def test_the_coin_follows_its_probability(task: Task) -> None:
     tosses = [
-        bool(FedRand(send_a=0.3)._coin(at(index), client))
+        FedRand(send_a=0.3)._coin(at(index), client)
         for index in range(700)
         for client in CLIENTS
     ]
@@ -414,7 +414,7 @@ def test_the_server_reads_exactly_what_was_sent(play: Play) -> None:
     numbers, sizes = {}, {}
     for client, sent in played.uploads().items():
         stacked = {n: t.unsqueeze(0) for n, t in sent.items()}
-        numbers[client] = dequantised(stacked, start)["layer0.A"][0]
+        numbers[client] = with_numbers(stacked, start)["layer0.A"][0]
         assert len(numbers[client].unique()) <= 4
         sizes[client] = sent["weight A"]
         moved = update_deltas(stacked, start)["layer0.A"][0]

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Tensors, stack
+from privaudit.core.tensors import Tensors, below, stack
 from privaudit.federation.query import ask
 from privaudit.federation.trainer import Cohort, Records, Round, Task
 from privaudit.federation.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.tuning.prompts.experts import expert_features, gate_part, pool_of
+from privaudit.tuning.prompts.experts import expert_features, gate_part
 from tests.conftest import toy_records
 from tests.toy_federation import Play, Shards
 
@@ -75,7 +75,10 @@ def test_the_mean_is_weighted_and_the_pool_replaced_by_hand(task: Task) -> None:
         task, before, {"a": one, "b": other, "c": none}, at
     )
     assert after["context"].item() == 5.0
-    assert {c: p.item() for c, p in pool_of(after).items()} == {"a": 2.0, "b": 6.0}
+    assert {c: p.item() for c, p in below("pool/", after).items()} == {
+        "a": 2.0,
+        "b": 6.0,
+    }
     assert events == ()
     assert quick().aggregate(task, before, {"c": none}, at)[0] is before
 

@@ -18,7 +18,6 @@ from privaudit.trainers.pfedprompt import (
     VALUES,
     PFedPrompt,
     choose_blend,
-    empty_memory,
     fill_memory,
     recall,
 )
@@ -149,9 +148,10 @@ def test_recall_by_hand() -> None:
     )
 
 
-def test_an_empty_memory_recalls_nothing() -> None:
-    memory = {name: t.unsqueeze(0) for name, t in empty_memory(5, 12).items()}
-    got = recall(memory, torch.ones(1, 4, 12), torch.tensor([3.0]), 4)
+def test_an_empty_memory_recalls_nothing(task: Task) -> None:
+    memory = stack([PFedPrompt(memory=5).start_client(task, "a", Seeds(0))])
+    asked = torch.ones(1, 4, task.zero_shot.shape[1])
+    got = recall(memory, asked, torch.tensor([3.0]), 4)
     assert not got.any()
 
 

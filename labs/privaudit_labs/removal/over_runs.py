@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privaudit.core.errors import IncompatibleRunsError
-from privaudit.evaluation.compare.measured import refuse_mixture, seed_name
+from privaudit.evaluation.compare.measured import refuse_mixture
 from privaudit.runs.run import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit_labs.removal.removal import Paired, Removal
@@ -55,7 +55,7 @@ def check_replicates(runs: Sequence[Run]) -> None:
     if len(set(seeds)) < len(seeds):
         raise IncompatibleRunsError(
             f"Replicates have a seed each, and these runs have the seeds "
-            f"{', '.join(map(seed_name, seeds))}. Give each run once, trained with --seed."
+            f"{', '.join(map(str, seeds))}. Give each run once, trained with --seed."
         )
 
 

@@ -27,7 +27,7 @@ def _paired(
 
     def interval_at(confidence: float) -> Estimate:
         return paired_accuracy_difference(
-            correct, other_correct, confidence, clusters_of(first)[0]
+            correct, other_correct, confidence, clusters_of(first)
         ).estimate
 
     return PairedNumbers(

@@ -20,15 +20,17 @@ PUBLISHED_DIVISOR = 10.0  # the published code divides both factors' gradients b
 
 @dataclass(frozen=True)
 class Factors:
-    """A prompt as ``u @ v`` and a residual, which is a constant in training.
+    """A prompt as ``u @ v + residual``.
 
     Attributes:
         u: Orthonormal columns.
         v: Orthonormal rows (kind "both"), or ``u.T @ prompt`` (kind "left").
+        residual: What is left; a constant in training.
     """
 
     u: Float[Tensor, "*batch tokens rank"]
     v: Float[Tensor, "*batch rank width"]
+    residual: Float[Tensor, "*batch tokens width"]
 
 
 def factorize(
@@ -53,7 +55,7 @@ def factorize(
     u = orthonormalize(prompt @ start)
     back = prompt.mT @ u
     v = orthonormalize(back).mT if kind == "both" else back.mT
-    return Factors(u, v)
+    return Factors(u, v, prompt - u @ v)
 
 
 def orthonormalize(

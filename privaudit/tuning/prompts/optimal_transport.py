@@ -35,6 +35,8 @@ at most 2, so the logarithms stay within 3 * 2 / entropy."""
 
 Stop = Literal["record", "batch", "never"]
 Problems = Float[Tensor, "prompts clients parts records classes"]
+RowMass = Float[Tensor, "#clients #parts #records #classes"]
+ColumnMass = Float[Tensor, "#prompts #clients #records #classes"]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -61,21 +63,33 @@ class Transport:
     balanced: bool = False
 
 
+@dataclass(frozen=True)
+class TransportPlan:
+    """What goes where.
+
+    Attributes:
+        weights: Of each part to each prompt; they sum to the mass.
+        iterations: How many were done, for each record.
+    """
+
+    weights: Problems
+    iterations: Int[Tensor, "clients records"]
+
+
 @torch.no_grad()
 def transport_plan(
     similarity: Problems,
     transport: Transport,
     *,
+    rows: RowMass | None = None,
+    columns: ColumnMass | None = None,
     mask: Tensor | None = None,
-) -> tuple[Problems, Int[Tensor, "clients records"]]:
-    """Return plans that bring similar parts and prompts together, and their iterations.
-
-    A plan's weights sum to the mass.
+) -> TransportPlan:
+    """Return plans that bring similar parts and prompts together.
 
     With K = exp((similarity - 1) / entropy), u = min(1, a / (K v)) and v = b / (K.T u)
-    in turn from v = 1; the plan is u K v. A part gives at most a = 1 / parts, a prompt
-    gets exactly b = mass / prompts. Balanced: u = a / (K v), and what is watched is the
-    change of u.
+    in turn from v = 1; the plan is u K v. A part gives at most its mass, a prompt gets
+    exactly its own. Balanced: u = a / (K v), and what is watched is the change of u.
 
     Scaling vectors are kept as they are, in float32 or float64, while the entropy is
     large enough that no overflow is possible; below 0.01 their logarithms are. Either
@@ -90,20 +104,23 @@ def transport_plan(
     Args:
         similarity: Cosines, in [-1, 1].
         transport: Entropy, mass, and when to stop.
+        rows: What each part can give, a; by default 1 / parts.
+        columns: What each prompt gets, b; by default mass / prompts.
         mask: Which records count where the batch decides when to stop.
     """
     prompts, _, parts = similarity.shape[:3]
     mass = 1.0 if transport.balanced else transport.mass
     kind = similarity.dtype
     double = kind == torch.float64 or transport.entropy < FLOAT32_ENTROPY
-    rows, columns = (similarity.new_tensor(m) for m in (1 / parts, mass / prompts))
+    rows = similarity.new_tensor(1 / parts) if rows is None else rows
+    columns = similarity.new_tensor(mass / prompts) if columns is None else columns
     if double:
         similarity, rows, columns = similarity.double(), rows.double(), columns.double()
     scaled = transport.entropy >= FLOAT64_ENTROPY
     make: type[_Problem] = _Scalings if scaled else _Logarithms
     problem = make(similarity, rows, columns, transport)
     before, after, iterations = _iterate(problem, transport, mask)
-    return problem.plan(before, after).to(kind), iterations
+    return TransportPlan(problem.plan(before, after).to(kind), iterations)
 
 
 class _Problem(ABC):
@@ -327,7 +344,9 @@ def _solve(
     clients, records, parts, width = tokens.shape
     prompts, classes = text.shape[1:3]
     entries = parts * classes
-    some_records = records if transport.stop == "batch" else max(1, ENTRIES // entries)
+    some_records = max(1, ENTRIES // entries)
+    if transport.stop == "batch":
+        some_records = records
     some_clients = max(1, ENTRIES // (entries * records))
     for first in range(0, clients, some_clients):
         who = slice(first, first + some_clients)
@@ -340,7 +359,7 @@ def _solve(
             similarity = flat.new_empty(prompts, k, parts, b, classes)
             for row, out in zip(text[who].unbind(1), similarity, strict=True):
                 torch.bmm(flat, row.mT, out=out.view(k, parts * b, classes))
-            plan, _ = transport_plan(similarity, transport, mask=shown)
+            plan = transport_plan(similarity, transport, mask=shown).weights
             logits = scale * similarity.mul_(plan).sum((0, 2))
             yield _Part(who, what, flat, plan, logits)
 

@@ -227,8 +227,8 @@ class PrivateTrainer(Optimised, PromptTrainer):
         if self.mode == "sound":
             rate = self.sampling_rate(task)
             return noise_multiplier_for(self.epsilon, self.delta, rate, task.rounds)
-        of_means = noise_std_published(
-            self.epsilon, self.delta, task.rounds, self.batch
+        of_means, _ = noise_std_published(
+            self.epsilon, self.delta, task.rounds, 1.0, self.batch, clients=1
         )
         return of_means * self.divisor(task)
 

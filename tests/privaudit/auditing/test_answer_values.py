@@ -42,7 +42,7 @@ def test_values_are_those_of_one_token_at_a_time() -> None:
     assert candidates.words is not None
     tuning = TRAINER.tuning(adversary.task, stack([model]))
     logits = adversary.task.language.logits(
-        candidates.tokens.read(), candidates.words.repeated(1), tuning
+        candidates.tokens.read()[None], candidates.words.repeated(1), tuning
     )[0].double()
     for row, (ids, kinds) in enumerate(
         zip(candidates.words.ids, candidates.words.kinds, strict=True)

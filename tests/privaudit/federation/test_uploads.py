@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from privaudit.core.errors import TranscriptError
 from privaudit.core.seeds import Seeds
-from privaudit.federation.uploads import RANGE, dequantised, quantised
+from privaudit.federation.uploads import RANGE, quantised, with_numbers
 
 BITS = st.integers(1, 16)
 
@@ -15,7 +15,7 @@ BITS = st.integers(1, 16)
 def there_and_back(tensor: torch.Tensor, bits: int, stochastic: bool) -> torch.Tensor:
     draws = Seeds(1).stream("draws").uniform_tensor(tensor.shape)
     sent = quantised("a", tensor, bits, draws if stochastic else None)
-    return dequantised(sent, {"a": tensor[0]})["a"]
+    return with_numbers(sent, {"a": tensor[0]})["a"]
 
 
 @given(
@@ -61,7 +61,7 @@ def test_a_tensor_of_one_value_stays_that() -> None:
 
 def test_what_was_sent_as_it_is_stays() -> None:
     plain = {"a": torch.ones(2, 3), "weight": torch.ones(2)}
-    assert dequantised(plain, {}) == plain
+    assert with_numbers(plain, {}) == plain
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_messages_that_do_not_fit_are_refused(
 ) -> None:
     sent = {"a": torch.zeros(codes, dtype=torch.uint8), RANGE + "a": torch.tensor(ends)}
     with pytest.raises(TranscriptError, match="in few bits"):
-        dequantised(sent, {"a": torch.zeros(4)})
+        with_numbers(sent, {"a": torch.zeros(4)})
 
 
 def test_codes_of_a_tensor_that_there_is_not_are_refused() -> None:
     sent = quantised("a", torch.ones(1, 4), 4, None)
     with pytest.raises(TranscriptError, match="'a' in few bits"):
-        dequantised(sent, {"b": torch.zeros(4)})
+        with_numbers(sent, {"b": torch.zeros(4)})

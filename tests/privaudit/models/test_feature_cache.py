@@ -24,6 +24,7 @@ from privaudit.models.feature_cache import (
     cached_features,
     cached_tokens,
     content_hash,
+    encoded_features,
 )
 from privaudit.statistics.progress import Event, Phase, watching
 
@@ -160,6 +161,8 @@ def test_pictures_of_any_size_keep_their_order_and_are_read_once(
     for picture, feature in zip(gallery.pictures, features, strict=True):
         alone = model.encode_images(model.preprocess_batch(picture[None]))[0]
         torch.testing.assert_close(feature, alone)
+    some = encoded_features(model, gallery, [4, 1])
+    torch.testing.assert_close(some, features[[4, 1]])
 
 
 def test_many_pictures_are_encoded_in_chunks(
@@ -185,9 +188,11 @@ def test_features_are_the_same_however_many_threads_decode(
         turned = picture if number % 5 else picture.transpose(1, 0, 2)
         Image.fromarray(turned).save(tmp_path / f"{number:02d}.png")
     files = PictureFiles(FolderStore(tmp_path), FolderStore(tmp_path).names)
-    whole = cached_features(model, files, tmp_path / "whole")
+    whole = encoded_features(model, files, range(12))
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert torch.equal(cached_features(model, files, tmp_path / "cache"), whole)
+    some = encoded_features(model, files, [7, 0])
+    torch.testing.assert_close(some, whole[[7, 0]])
     (tmp_path / "11.png").write_bytes(b"no picture")
     files = PictureFiles(FolderStore(tmp_path), files.names)
     with pytest.raises(ConfigError, match=r"11\.png in .* is not a picture"):
@@ -331,6 +336,11 @@ def test_a_bank_is_only_normalised_and_has_no_tokens(
     bank = FeatureBank(torch.eye(2, model.dim) * 3)
     expected = torch.eye(2, model.dim)
     torch.testing.assert_close(cached_features(model, bank, tmp_path), expected)
+    torch.testing.assert_close(encoded_features(model, bank, [1]), expected[1:])
     assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="bank of 2 pooled embeddings"):
         cached_tokens(model, bank, tmp_path)
+
+
+def test_no_pictures_have_no_features(model: CountingCLIP, tmp_path: Path) -> None:
+    assert cached_features(model, Gallery(), tmp_path).shape == (0, model.dim)

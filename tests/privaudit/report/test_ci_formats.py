@@ -24,6 +24,7 @@ from privaudit.checks.gate.guarantees import Stated, compare_guarantees
 from privaudit.checks.gate.settings import SettingLine
 from privaudit.checks.lint import Finding
 from privaudit.cli import main as cli
+from privaudit.core.formatting import xml_text
 from privaudit.report.ci_formats import (
     _SPACES,
     escape,
@@ -34,7 +35,6 @@ from privaudit.report.ci_formats import (
     lint_sarif,
     unproved,
     write_summary,
-    xml_text,
 )
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
 from tests.privaudit.report.gate_results import NASTY, made

@@ -88,7 +88,7 @@ def test_the_digits_are_split_as_they_always_were() -> None:
     """Integer draws are the same on every machine; the data's hash is of its bytes."""
     population = populate(make_config("zero-shot"))
     split = population.split
-    assert population.data_hash.startswith("5190f3682ae30381")
+    assert population.dataset.hash.startswith("5190f3682ae30381")
     assert [len(split.of(owner)) for owner in (TEST, PUBLIC)] == [539, 719]
     assert split.of(TEST)[:5].tolist() == [2, 8, 9, 10, 17]
     assert [len(split.of(client)) for client in range(3)] == [56, 53, 58]

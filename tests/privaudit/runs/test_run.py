@@ -62,8 +62,8 @@ def test_the_data_hash_changes_with_pixels_labels_and_names(whole: Path) -> None
         replace(dataset, labels=dataset.labels.flip(0)),
         replace(dataset, class_names=dataset.class_names[::-1]),
     ]
-    hashes = {replace(population, dataset=one).data_hash for one in others}
-    assert len(hashes | {population.data_hash}) == 4
+    hashes = {replace(population, dataset=one).dataset.hash for one in others}
+    assert len(hashes | {population.dataset.hash}) == 4
 
 
 @pytest.mark.parametrize("name", ["kept/personal.safetensors", "privacy.json"])

@@ -15,6 +15,7 @@ from privaudit.runs.run_files import (
     SAME,
     Checkpoints,
     checkpoint_path,
+    drop_checkpoints,
     join_models,
     split_models,
 )
@@ -76,7 +77,7 @@ def saved(path: Path, rounds: Sequence[Sequence[str]]) -> tuple[Federation, str]
         federation.kept |= {c: {"x": torch.tensor([number])} for c in clients}
         federation.losses = dict.fromkeys(clients, 0.0)
         found = checkpoints.save(federation, number)
-        checkpoints.drop_others()
+        drop_checkpoints(path, but=checkpoints.hashes, ready=lambda: None)
     return federation, found
 
 

@@ -101,6 +101,6 @@ def test_a_linear_gate_weighs_by_hand() -> None:
 
 def test_a_linear_gate_gives_experts_beyond_its_own_nothing() -> None:
     stream = Seeds(0).stream("gate")
-    gate = {n: t.unsqueeze(0) for n, t in start_linear(4, 2, stream).items()}
+    gate = {n: t.unsqueeze(0) for n, t in start_linear("share", 2, 4, stream).items()}
     weights = linear_weights(gate, stream.normal_tensor((1, 3, 4)), 5, size=4)
     assert torch.equal(weights[..., 2:], torch.zeros(1, 3, 3))

@@ -14,7 +14,7 @@ supervision", ICML 2021, figure 3; differs as said above.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from privaudit.datasets.dataset import Dataset, FeatureBank, Images
+from privaudit.datasets.dataset import Dataset
 from privaudit.models.clip.promptable_clip import (
     PromptableCLIP,
     feature_map,
@@ -30,7 +30,7 @@ from privaudit.models.clip.promptable_clip import (
 )
 from privaudit.models.clip.text_tower import text_tower
 from privaudit.models.clip.word_tokenizer import WordTokenizer
-from privaudit.models.feature_cache import alike
+from privaudit.models.feature_cache import encoded_features
 from privaudit_tools.pretraining.descent import (
     TRIAL_STEPS,
     bound_logit_scale,
@@ -209,17 +209,6 @@ class _Alignment:
 _CONTEXTS, _CONTEXT_TOKENS, _DEVIATION = 5, 16, 0.02
 
 
-def _features_of(
-    model: PromptableCLIP, images: Images | FeatureBank, indices: Sequence[int]
-) -> Float[Tensor, "n dim"]:
-    """Return some records' l2-normalised features; nothing is kept on the disk."""
-    if isinstance(images, FeatureBank):
-        return model.encode_bank(images.embeddings[list(indices)])
-    batches = alike(images[index] for index in indices)
-    parts = [model.encode_images(model.preprocess_batch(one)).cpu() for one in batches]
-    return torch.cat(parts)
-
-
 @torch.no_grad()
 def measure(
     model: PromptableCLIP, dataset: Dataset, indices: Int[Tensor, " n"], seed: int = 0
@@ -232,7 +221,7 @@ def measure(
         indices: At least one.
         seed: Of the random contexts.
     """
-    features = _features_of(model, dataset.pictures, indices.tolist())
+    features = encoded_features(model, dataset.pictures, indices.tolist())
     labels = dataset.labels[indices]
     texts = model.template_features(dataset.class_names, dataset.template)
     by_template = _hits(features, texts, labels)

@@ -177,7 +177,7 @@ def _measure_elsewhere(run: Run, place: Elsewhere) -> Found:
     if model is None:
         return {}
     foreign = load_dataset(place.dataset, place.data)
-    if foreign.hash == population.data_hash:
+    if foreign.hash == population.dataset.hash:
         raise ConfigError(
             f"{place.dataset} is what the run was trained on, so its records are no "
             "foreign non-members. Name another data set."

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import below
 from privaudit.federation.trainer import Round, Task
 from privaudit.tuning.prompts.experts import (
     PARTS,
@@ -22,7 +23,6 @@ from privaudit.tuning.prompts.experts import (
     into_pool,
     linear_match,
     pool,
-    pool_of,
     start_attention,
     start_linear,
 )
@@ -187,7 +187,7 @@ def test_a_linear_gate_mixes_by_hand() -> None:
 
 def test_a_linear_gate_leaves_out_experts_beyond_its_own() -> None:
     stream = Seeds(0).stream("gate")
-    gate = {n: t.unsqueeze(0) for n, t in start_linear(4, 2, stream).items()}
+    gate = {n: t.unsqueeze(0) for n, t in start_linear("share", 2, 4, stream).items()}
     images = stream.normal_tensor((1, 3, 4))
     text = stream.normal_tensor((1, 2, 5, 4))
     torch.testing.assert_close(
@@ -314,4 +314,7 @@ def test_the_pool_is_part_of_the_server_s_state() -> None:
     pool = line(1.0, 2.0)
     state = {"context": torch.zeros(1, 1), **into_pool(pool)}
     assert set(state) == {"context", "pool/a", "pool/b"}
-    assert {name: float(p) for name, p in pool_of(state).items()} == {"a": 1, "b": 2}
+    assert {name: float(p) for name, p in below("pool/", state).items()} == {
+        "a": 1,
+        "b": 2,
+    }
