@@ -195,6 +195,8 @@ def _place(entry: Mapping[str, Any], first: int) -> _Place:
 def _read_content(path: Path, place: _Place) -> Tensor:
     """Return a tensor on the CPU, wherever new tensors are made just now."""
     with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size < place.begin + place.nbytes:
+            raise ValueError("it is shorter than it was")
         content = torch.empty(place.nbytes, dtype=torch.uint8, device="cpu")
         file.seek(place.begin)
         if file.readinto(content.numpy().data) != place.nbytes:
