@@ -99,7 +99,12 @@ def below(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
 
 
 def beside(leading: Tensor, tensor: Tensor) -> Tensor:
-    """Return numbers of the leading axes as they are multiplied with the whole."""
+    """Return numbers of the leading axes as they are multiplied with the whole.
+
+    One number for all stays without axes: it widens no narrower tensor.
+    """
+    if not leading.ndim:
+        return leading
     return leading.reshape(leading.shape + (1,) * (tensor.ndim - leading.ndim))
 
 
