@@ -340,7 +340,3 @@ def test_a_bank_is_only_normalised_and_has_no_tokens(
     assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="bank of 2 pooled embeddings"):
         cached_tokens(model, bank, tmp_path)
-
-
-def test_no_pictures_have_no_features(model: CountingCLIP, tmp_path: Path) -> None:
-    assert cached_features(model, Gallery(), tmp_path).shape == (0, model.dim)
