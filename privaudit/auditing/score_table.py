@@ -262,9 +262,10 @@ def read_scores(path: str | Path) -> ScoreTable:
         ConfigError: It is no such table; the text names the line and what to do.
     """
     file = Path(path)
-    if file.suffix == ".npz":
+    ending = file.suffix.lower()
+    if ending == ".npz":
         columns = _arrays(file)
-    elif file.suffix in ENDINGS:
+    elif ending in ENDINGS:
         columns = _rows(file)
     else:
         raise ConfigError(
@@ -321,7 +322,8 @@ def _rows(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     columns: dict[str, list[Any]] = {}
     for row in read_rows(path):
         if not columns:
-            _check_columns(row.fields, row.where)
+            is_json = path.suffix.lower() == ".jsonl"
+            _check_columns(row.fields, row.where if is_json else f"The head of {path}")
             columns = {name: [] for name in row.fields}
         if row.fields.keys() != columns.keys():  # in JSON each row names its own
             raise ConfigError(

@@ -138,8 +138,8 @@ def test_each_kind_of_file_gives_the_same_table(tmp_path: Path, ending: str) -> 
 
 
 def test_what_is_known_without_the_model_is_read_too(tmp_path: Path) -> None:
-    path = tmp_path / "scores.csv"
-    path.write_text("score,member,feature_b,record,baseline\n1,1,2,b,3\n4,0,5,a,6\n")
+    path = tmp_path / "scores.CSV"
+    path.write_text("score, member,feature_b,record,baseline\n1,1,2,b,3\n4,0,5,a,6\n")
     table = read_scores(path)
     assert table.known is not None
     assert table.known.tolist() == [[6, 5], [3, 2]]  # as the records' names are sorted
@@ -156,7 +156,7 @@ def test_what_is_known_without_the_model_is_read_too(tmp_path: Path) -> None:
     [
         ("", r"begins with \[\]"),
         ("score,member\n", "holds no scores"),
-        ("score\n1\n", "no member"),
+        ("score\n1\n", "The head of .*scores.csv has the columns 'score': no member"),
         ("score,member,clients\n1,1,a\n", "'clients', which is not read"),
         ("score,member\nhigh,1\n", "Line 2 of .*the score 'high', which is no finite"),
         ("score,member\n1,1\nnan,0\n", "Line 3 of .*'nan'"),
