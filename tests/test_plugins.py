@@ -307,7 +307,7 @@ class Gives:
         return [one for one in given if one is not None]
 
 
-def altered(made: Scores, **values: np.ndarray) -> Scores:
+def altered(made: Scores, **values: Any) -> Scores:
     """Put values in that the type checks of tests would not let in."""
     for name, value in values.items():
         object.__setattr__(made, name, value)
@@ -321,6 +321,11 @@ def altered(made: Scores, **values: np.ndarray) -> Scores:
         (lambda s: altered(s, guesses=s.guesses[:, None]), "guesses of shape"),
         (lambda s: altered(s, guesses=s.scores), "not True or False"),
         (lambda s: replace(s, scores=s.scores + np.nan), "not finite"),
+        (lambda s: altered(s, scores=s.scores.tolist()), "as a list, and not as an ar"),
+        (lambda s: altered(s, left_out=[s.scores]), "without some shadows as a list"),
+        (lambda s: altered(s, left_out=s.scores), "without some shadows of shape"),
+        (lambda s: altered(s, scores=s.scores.astype(str)), "not finite numbers"),
+        (lambda s: altered(s, scores=s.scores + 0j), "not finite numbers"),
         (lambda s: s.scores, "a ndarray for client-0, and not Scores"),
         (lambda s: None, "0 results for"),
     ],
