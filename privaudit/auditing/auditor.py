@@ -28,6 +28,7 @@ from privaudit.auditing.audit_log import check_log, log_audit, logged
 from privaudit.auditing.linkage import link_targets
 from privaudit.auditing.named_attacks import (
     Attacks,
+    as_int,
     attack_in_place,
     check_arguments,
     check_played,
@@ -236,12 +237,14 @@ class Auditor(AuditsScores):
         Raises:
             UnknownNameError: No scenario, or no attack, has that name.
             ConfigError: Fewer than one client, fewer than five shadows, shadows and a
-                budget, or no attack of the scenario takes models of the run's task.
+                budget, no attack of the scenario takes models of the run's task, or an
+                attack of your own has a label of the scenario's.
             ViewError: The threat model does not fit the trainer.
             MissingFileError: The run's log of audits, or its plan, is gone.
             TranscriptError: It was cut or altered.
             StorageError: The log cannot be written.
         """
+        seed, clients, shadows = map(as_int, (seed, clients, shadows))
         check_arguments(scenario, clients, shadows, budget, seed, attacks)
         if is_logged:
             check_log(self.run)  # before anything is trained
