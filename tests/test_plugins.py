@@ -325,7 +325,6 @@ def altered(made: Scores, **values: Any) -> Scores:
         (lambda s: replace(s, scores=s.scores + np.nan), "not finite"),
         (lambda s: altered(s, scores=s.scores.tolist()), "as a list, and not as an ar"),
         (lambda s: altered(s, left_out=[s.scores]), "without some shadows as a list"),
-        (lambda s: altered(s, left_out=s.scores), "without some shadows of shape"),
         (lambda s: altered(s, scores=s.scores.astype(str)), "not finite numbers"),
         (lambda s: altered(s, scores=s.scores + 0j), "not finite numbers"),
         (lambda s: s.scores, "a ndarray for client-0, and not Scores"),

@@ -305,9 +305,9 @@ def test_what_no_attack_could_use_is_refused(rng: np.random.Generator) -> None:
         shadow_scores(np.where(np.arange(20) == 2, np.inf, target), shadows, is_in)
     with pytest.raises(ConfigError, match="Give \\[records\\]"):
         shadow_scores(target[:19], shadows, is_in)
-    stacked = np.stack([shadows, shadows], -1), np.stack([is_in, is_in], -1)
+    deeper = (one[..., None] for one in (target, shadows, is_in))
     with pytest.raises(ConfigError, match="Give \\[records\\]"):
-        inspect.unwrap(shadow_scores)(np.stack([target, target], -1), *stacked)
+        inspect.unwrap(shadow_scores)(*deeper)
     with pytest.raises(ConfigError, match="the truth is of shape"):
         Auditor.from_shadows(target, shadows, is_in, is_member[:19])
 

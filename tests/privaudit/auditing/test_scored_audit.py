@@ -513,16 +513,6 @@ def test_words_that_nobody_knows_are_refused() -> None:
         inspect.unwrap(audit_scores)(table, said)
 
 
-class Scorer:
-    """An object that holds a model, and asks it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def __call__(self, record: float) -> float:
-        return float(self.model(torch.full((1, 4), record)).detach().sum())
-
-
 class Custom(nn.Module):
     """What no list of layers knows: noise in training mode."""
 
@@ -533,17 +523,22 @@ class Custom(nn.Module):
 def ways(model: nn.Module) -> list[Callable[[Any], float]]:
     """Return the ways in which a score asks a model."""
 
-    scorer = Scorer(model)
-
     def closed(record: float) -> float:
         return float(model(torch.full((1, 4), record)).detach().sum())
 
     def given(asked: nn.Module, record: float) -> float:
         return float(asked(torch.full((1, 4), record)).detach().sum())
 
+    class Scorer:
+        def __init__(self) -> None:
+            self.model = model
+
+        def __call__(self, record: float) -> float:
+            return given(self.model, record)
+
     return [
-        scorer,
-        scorer.__call__,
+        Scorer(),
+        Scorer().__call__,
         closed,
         lambda record: closed(record),
         functools.partial(given, model),
