@@ -59,8 +59,8 @@ def test_one_that_saw_nobody_gives_nothing_away() -> None:
     foreign = DRAWN.normal(size=(400, 8))
     model = logistic(foreign, DRAWN.integers(3, size=400))
     sparse = [(coo_array(x), y) for x, y in (MEMBERS, OTHERS)]
-    for records in ((MEMBERS, OTHERS), sparse):
-        audit = Auditor.from_model(model, *records, logistic, sampling="coin")
+    for known, rest in ((MEMBERS, OTHERS), sparse):
+        audit = Auditor.from_model(model, known, rest, logistic, sampling="coin")
         assert audit.auroc.low < 0.5 < audit.auroc.high
 
 
