@@ -28,6 +28,7 @@ from privaudit.auditing.audit_log import check_log, log_audit, logged
 from privaudit.auditing.linkage import link_targets
 from privaudit.auditing.named_attacks import (
     Attacks,
+    as_int,
     attack_in_place,
     check_arguments,
     check_played,
@@ -127,7 +128,8 @@ def as_weaker(
 
     Its views are computed from ``adversary.view`` alone. Left out is what shows the
     same models again, answering alike, and views that a run's trainer does not allow.
-    The targets stay the same clients, asked about the same candidates.
+    The targets stay the same clients, asked about the same candidates, but for a peer,
+    who does not attack itself.
     """
     seen: list[tuple[Answers, Sequence[Target]]] = [(scenario.answers, targets)]
     kind = adversary.task.kind
@@ -147,7 +149,7 @@ def as_weaker(
 def _in_place_of(
     weaker: Scenario, adversary: Adversary, targets: Sequence[Target]
 ) -> tuple[Adversary, list[Target]]:
-    threat = find_threat(weaker.threat)
+    threat, who = find_threat(weaker.threat), onlooker(weaker)
     less = replace(
         adversary,
         trainer=answering(adversary.trainer, weaker.answers, adversary.task.kind),
@@ -156,15 +158,25 @@ def _in_place_of(
         store=None,  # no shadow model is trained here
     )
     reconstructed = [
-        replace(t, reconstructed=less.reconstruct(t.client)) for t in targets
+        replace(t, reconstructed=less.reconstruct(t.client))
+        for t in targets
+        if t.client != who
     ]
     return less, link_targets(less, reconstructed)
 
 
 def _alike(some: Sequence[Target], others: Sequence[Target]) -> bool:
-    """Say whether the same was rebuilt of every client."""
-    pairs = zip(some, others, strict=True)
-    return all(equal(a.reconstructed.model, b.reconstructed.model) for a, b in pairs)
+    """Say whether of every client of the first the others have the same model."""
+    models = {target.client: target.reconstructed.model for target in others}
+    return all(
+        t.client in models and equal(t.reconstructed.model, models[t.client])
+        for t in some
+    )
+
+
+def onlooker(scenario: Scenario) -> ClientId:
+    """Return the client that looks on, and does not attack itself; "" if none does."""
+    return scenario.threat.partition(":")[2]
 
 
 class Auditor(AuditsScores):
@@ -236,12 +248,14 @@ class Auditor(AuditsScores):
         Raises:
             UnknownNameError: No scenario, or no attack, has that name.
             ConfigError: Fewer than one client, fewer than five shadows, shadows and a
-                budget, or no attack of the scenario takes models of the run's task.
+                budget, no attack of the scenario takes models of the run's task, or an
+                attack of your own has a label of the scenario's.
             ViewError: The threat model does not fit the trainer.
             MissingFileError: The run's log of audits, or its plan, is gone.
             TranscriptError: It was cut or altered.
             StorageError: The log cannot be written.
         """
+        seed, clients, shadows = map(as_int, (seed, clients, shadows))
         check_arguments(scenario, clients, shadows, budget, seed, attacks)
         if is_logged:
             check_log(self.run)  # before anything is trained
@@ -407,7 +421,7 @@ class Auditor(AuditsScores):
         if scenario.one_run:
             refuse_unbounded(run, scenario.name)
         threat = find_threat(scenario.threat)
-        who = scenario.threat.partition(":")[2]  # a peer does not attack itself
+        who = onlooker(scenario)
         if who and who not in population.task.clients:
             raise UnknownNameError("client", who, population.task.clients)
         adversary = Adversary(

@@ -30,9 +30,19 @@ Outputs = Literal["logits", "probabilities"]
 
 
 def as_array(values: Any) -> Shaped[np.ndarray, "..."]:
-    """Return a tensor on any device and of any type, or a list, as an array."""
+    """Return a tensor on any device and of any type, or a list, as an array.
+
+    Raises:
+        ConfigError: Its rows are of different lengths.
+    """
     if not isinstance(values, Tensor):
-        return np.asarray(values)
+        try:
+            return np.asarray(values)
+        except ValueError as error:
+            raise ConfigError(
+                f"A {type(values).__name__} was given that makes no array ({error}). "
+                "Give entries of one shape."
+            ) from None
     tensor = values.detach().cpu()
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
@@ -286,7 +296,8 @@ def _check(
     is_in: Bool[np.ndarray, "..."],
     attack: str,
 ) -> None:
-    if shadows.shape != is_in.shape or shadows.shape[1:] != target.shape:
+    shapes_differ = shadows.shape != is_in.shape or shadows.shape[1:] != target.shape
+    if shapes_differ or target.ndim != 1:
         raise ConfigError(
             f"The target's signals are of shape {target.shape}, the shadows' of "
             f"{shadows.shape} and is_in of {is_in.shape}. Give [records], "

@@ -4,9 +4,12 @@ A classifier's signal is the log-odds of the label, a language model's the mean
 log-likelihood of the labelled tokens.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import as_tensor
 
 ASKED_AT_ONCE = 128  # records
+ASKED_TWICE = 5  # records
 _LEAST = 1e-7  # probability: trees say 0, whose logarithm is no score
 _INSIDE = ("best_estimator_", "estimator_", "final_estimator_")  # scikit-learn's
 
@@ -64,7 +68,7 @@ class LabelledRecords:
                 f"Records were given as a {type(given).__name__}. Give (inputs, labels), "
                 'or a mapping with "labels", as a data loader has them.'
             )
-        sizes = {len(one) for one in (*found.inputs.values(), found.labels)}
+        sizes = {_count(one) for one in (*found.inputs.values(), found.labels)}
         if len(sizes) != 1 or 0 in sizes:
             raise ConfigError(
                 f"Inputs and labels are of {sorted(sizes)} records. Give as many of "
@@ -102,6 +106,10 @@ class LabelledRecords:
         return self.inputs[""] if [*self.inputs] == [""] else dict(self.inputs)
 
 
+def _count(values: Any) -> int:
+    return int(values.shape[0]) if hasattr(values, "tocsr") else len(values)
+
+
 def _rows(values: Any, positions: Int[np.ndarray, " some"]) -> Any:
     if isinstance(values, Tensor):
         return values[torch.as_tensor(positions, device=values.device)]
@@ -118,6 +126,8 @@ def _joined(first: Any, second: Any) -> Any:
             return torch.cat([first, as_tensor(second).to(first)])
         if hasattr(first, "iloc"):
             return import_module("pandas").concat([first, second])
+        if hasattr(first, "tocsr"):  # a sparse matrix, as rows that can be chosen
+            return import_module("scipy.sparse").vstack([first, second], format="csr")
         if hasattr(first, "shape"):
             return np.concatenate([first, as_array(second)])
     except (RuntimeError, ValueError, TypeError) as error:
@@ -126,6 +136,85 @@ def _joined(first: Any, second: Any) -> Any:
             "same form, texts padded to one length."
         ) from None
     return [*first, *second]
+
+
+def refuse_training(score: Callable[[Any], float], records: Iterable[Any]) -> None:
+    """Refuse a scoring function of a model in training mode, whose answers are drawn.
+
+    A module in training mode without such layers answers as it always does; so it is
+    asked twice, too.
+
+    Raises:
+        ConfigError: The function reaches such a module.
+    """
+    training = [module for module in _modules(score) if module.training]
+    drawn = [name for module in training for name in _drawn(module)]
+    if training and not drawn:
+        few = list(islice(records, ASKED_TWICE))
+        twice = [[score_of(score, one) for one in few] for _ in range(2)]
+        drawn = ["its scores"] * (twice[0] != twice[1])
+    if drawn:
+        kind = type(training[0]).__name__
+        raise ConfigError(
+            f"The scores are of a model ({kind}) in training mode, in which {drawn[0]} "
+            "differ from call to call or with the rest of the batch. Call its .eval() "
+            "before the audit."
+        )
+
+
+def score_of(score: Callable[[Any], float], record: Any) -> float:
+    """Return the one number that a scoring function gives for a record.
+
+    Raises:
+        ConfigError: It gives something else.
+    """
+    said = score(record)
+    try:
+        return float(said)
+    except (TypeError, ValueError, RuntimeError):  # of tensors of several numbers
+        raise ConfigError(
+            f"The scoring function returned a {type(said).__name__} for a record. Let "
+            "it return one number."
+        ) from None
+
+
+def _drawn(module: torch.nn.Module) -> Iterator[str]:
+    """Yield layers that answer otherwise in training, in words."""
+    nn = torch.nn.modules
+    for layer in module.modules():
+        odds = getattr(
+            layer, "p" if isinstance(layer, nn.dropout._DropoutNd) else "dropout", 0
+        )
+        is_normed = isinstance(layer, nn.batchnorm._BatchNorm)
+        if layer.training and (is_normed or (isinstance(odds, float) and odds > 0)):
+            yield f"the outputs of {type(layer).__name__}"
+
+
+def _modules(score: Any, depth: int = 3) -> Iterator[torch.nn.Module]:
+    """Yield modules that a function or object is, holds or names, not what is in them."""
+    if isinstance(score, torch.nn.Module):
+        yield score
+    elif depth:
+        for part in _parts(score):
+            yield from _modules(part, depth - 1)
+
+
+def _parts(score: Any) -> Iterator[Any]:
+    if isinstance(score, functools.partial):
+        yield from (score.func, *score.args, *score.keywords.values())
+    yield getattr(score, "__self__", None)
+    yield getattr(score, "__wrapped__", None)
+    if not isinstance(score, ModuleType | type):  # a scorer that is an object
+        yield from getattr(score, "__dict__", {}).values()
+    code = getattr(score, "__code__", None)
+    if code is None:
+        return
+    for cell in score.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not yet filled
+            continue
+    yield from (score.__globals__.get(name) for name in code.co_names)
 
 
 def signal_of(
@@ -142,10 +231,12 @@ def signal_of(
         records: With labels as the model's loss takes them.
 
     Raises:
-        ConfigError: It is no such model, returns something else, or has not seen a
-            class.
+        ConfigError: It is no such model, in training mode, returns something else, or
+            has not seen a class.
     """
     is_module = isinstance(model, torch.nn.Module)
+    if is_module:
+        refuse_training(model, ())
     ask = _asked_module if is_module else _asked_estimator
 
     def said(some: Tensor) -> tuple[Float[Tensor, " batch"], SignalScale, bool]:

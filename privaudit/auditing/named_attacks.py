@@ -6,8 +6,10 @@ for, such as "lira:mode=offline", or what a scenario says of it behind a space.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from math import inf
+from operator import index
 from string import ascii_lowercase
 from typing import Any, Literal, get_args
 
@@ -50,11 +52,16 @@ def named_attacks(attacks: Attacks, shadows: int) -> dict[str, Attack]:
 
     Raises:
         UnknownNameError: No attack has that name.
-        ConfigError: A parameter is unknown or out of range, or no number or choice.
+        ConfigError: A parameter is unknown or out of range, or no number or choice; or
+            one text was given in place of a list.
         PluginError: The attack is another package's, and cannot be imported.
     """
     if isinstance(attacks, Mapping):
         return dict(attacks)
+    if isinstance(attacks, str):  # whose letters would be names
+        raise ConfigError(
+            f"attacks = {shown(attacks)} was given, and a list is wanted: [{attacks!r}]."
+        )
     return dict(_named(text, shadows) for text in attacks)
 
 
@@ -220,6 +227,13 @@ def refuse_all_members(config: RunConfig, what: str = "The run is trained") -> N
             f"{what} on all candidates, so there are no non-members to tell members "
             f'from{neither}. Use members = "coin" (--members coin){change}.'
         )
+
+
+def as_int(value: Any) -> Any:
+    """Return a whole number of numpy's or torch's as Python's, and all else as it is."""
+    with suppress(TypeError):
+        return value if isinstance(value, bool) else index(value)
+    return value
 
 
 def check_arguments(

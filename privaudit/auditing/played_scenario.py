@@ -240,24 +240,27 @@ def fault_of_scores(scores: object, targets: Sequence[Target]) -> str:
     for target, scored in zip(targets, scores, strict=True):
         if not isinstance(scored, Scores):
             return f"a {type(scored).__name__} for {target.client}, and not Scores"
-        wanted = (len(target.candidates),)
-        for name, values in (("scores", scored.scores), ("guesses", scored.guesses)):
-            if np.shape(values) != wanted:
-                return (
-                    f"{name} of shape {np.shape(values)} for the {wanted[0]} candidates "
-                    f"of {target.client}"
-                )
-        left_out = scored.left_out
-        if left_out is not None and (
-            left_out.shape[1:] != wanted or not np.isfinite(left_out).all()
-        ):
-            return (
-                f"scores without some shadows for {target.client} of no such candidates"
-            )
-        if not np.isfinite(scored.scores).all():
-            return f"scores for {target.client} that are not finite"
-        if scored.guesses.dtype != bool:
-            return f"guesses for {target.client} that are not True or False"
+        if fault := _fault_of(scored, len(target.candidates)):
+            return f"{fault} of {target.client}"
+    return ""
+
+
+def _fault_of(scored: Scores, count: int) -> str:
+    """Return what is wrong with scores of so many candidates; empty if nothing is."""
+    given: dict[str, Any] = {"scores": scored.scores, "guesses": scored.guesses}
+    if scored.left_out is not None:
+        given["scores without some shadows"] = scored.left_out
+    for name, values in given.items():
+        if not isinstance(values, np.ndarray):
+            kind = type(values).__name__
+            return f"{name} as a {kind}, and not as an array, for candidates"
+        shape = values.shape[1:] if "without" in name else values.shape
+        if shape != (count,):
+            return f"{name} of shape {values.shape} for the {count} candidates"
+        if name == "guesses" and values.dtype != bool:
+            return "guesses that are not True or False for candidates"
+        if values.dtype.kind not in "biuf" or not np.isfinite(values).all():
+            return f"{name} that are not finite numbers for candidates"
     return ""
 
 

@@ -162,8 +162,18 @@ class Scenario:
         return replace(self, attacks=kept, notes=notes)
 
     def besides(self, attacks: Mapping[str, Attack]) -> "Scenario":
-        """Return the scenario with further attacks behind its own."""
-        return replace(self, attacks={**self.attacks, **attacks, **self.attacks})
+        """Return the scenario with further attacks behind its own.
+
+        Raises:
+            ConfigError: One goes by a label of its own, and is another attack.
+        """
+        for label, own in self.attacks.items():
+            if attacks.get(label, own) != own:
+                raise ConfigError(
+                    f"The attack {attacks[label]!r} was given as {label!r}, and that of "
+                    f"{self.name} is {own!r}. Give it a label of its own."
+                )
+        return replace(self, attacks={**self.attacks, **attacks})
 
     def where_masked(self) -> "Scenario":
         """Return the scenario as it can be played where uploads were masked.

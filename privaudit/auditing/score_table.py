@@ -30,6 +30,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from privaudit.auditing.external_models import Array, as_array
 from privaudit.core.errors import ConfigError, shown
+from privaudit.core.lazy_torch import Tensor
 from privaudit.core.limits import check_limit, read_bytes
 from privaudit.core.storage import DAMAGE, read_npz
 from privaudit.datasets.text.rows import ENDINGS, read_rows
@@ -217,7 +218,20 @@ def _texts(what: str, given: Names, count: int) -> Shaped[np.ndarray, " records"
             f"There are {count} scores, and the names by {what} are of shape "
             f"{values.shape}. Give one for each score."
         )
-    texts = values.astype(str)
+    # numpy makes the text "nan" of a NaN in a list of texts: the list is asked itself.
+    missing = sum(map(_is_missing, values if isinstance(given, Tensor) else given))
+    if missing:
+        raise ConfigError(
+            f"Of {count} names by {what} {missing} are missing (None or NaN), and would "
+            f"be one {what}. Give each of those records a {what} of its own, or leave "
+            "them out."
+        )
+    try:
+        texts = values.astype(str)
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"The names by {what} are bytes that are no ASCII. Give texts."
+        ) from None
     for text in np.unique(texts).tolist():
         if not text.strip() or len(text) > LONGEST or not text.isprintable():
             raise ConfigError(
@@ -225,6 +239,11 @@ def _texts(what: str, given: Names, count: int) -> Shaped[np.ndarray, " records"
                 "characters."
             )
     return texts
+
+
+def _is_missing(name: Any) -> bool:
+    """Say whether a name is None, NaN, NaT or pandas' NA, which is not asked for truth."""
+    return name is None or type(name).__name__ == "NAType" or bool(name != name)
 
 
 NEEDED, OPTIONAL = ("score", "member"), ("client", "class", "record", "group")
@@ -243,9 +262,10 @@ def read_scores(path: str | Path) -> ScoreTable:
         ConfigError: It is no such table; the text names the line and what to do.
     """
     file = Path(path)
-    if file.suffix == ".npz":
+    ending = file.suffix.lower()
+    if ending == ".npz":
         columns = _arrays(file)
-    elif file.suffix in ENDINGS:
+    elif ending in ENDINGS:
         columns = _rows(file)
     else:
         raise ConfigError(
@@ -302,7 +322,8 @@ def _rows(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     columns: dict[str, list[Any]] = {}
     for row in read_rows(path):
         if not columns:
-            _check_columns(row.fields, row.where)
+            is_json = path.suffix.lower() == ".jsonl"
+            _check_columns(row.fields, row.where if is_json else f"The head of {path}")
             columns = {name: [] for name in row.fields}
         if row.fields.keys() != columns.keys():  # in JSON each row names its own
             raise ConfigError(
@@ -360,13 +381,12 @@ def _reader(name: str) -> Callable[[str, str], Any]:
 
 
 def _arrays(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """Return the columns of an npz file, of the types that :func:`_rows` gives."""
+    """Return the columns of an npz file; names are as they stand there."""
     content = read_bytes(path, "arrays")
     try:
         columns = dict(read_npz(content, str(path)))
         _check_columns(columns, path)
         kinds = {name: values.dtype.kind for name, values in columns.items()}
-        names = {n: columns[n].astype(str) for n in OPTIONAL if n in columns}
     except ConfigError:  # with the bounds
         raise
     except DAMAGE as error:
@@ -381,10 +401,4 @@ def _arrays(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
             f"{path} has scores of type {columns['score'].dtype}, and members of type "
             f"{member.dtype}. Give numbers, and 1 or 0 for each record."
         )
-    optional = {name: values for name, values in columns.items() if _is_known(name)}
-    return {
-        "score": columns["score"],
-        "member": member.astype(bool),
-        **names,
-        **optional,
-    }
+    return {**columns, "member": member.astype(bool)}

@@ -5,10 +5,8 @@ mask given as scores or a model in training mode, are refused: hardly anybody me
 and whoever does is told how to say so.
 """
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,19 +23,23 @@ from privaudit.auditing.external_models import (
     as_truths,
     shadow_scores,
 )
-from privaudit.auditing.fitted_models import Fit, LabelledRecords, refitted, signal_of
+from privaudit.auditing.fitted_models import (
+    Fit,
+    LabelledRecords,
+    refitted,
+    refuse_training,
+    score_of,
+    signal_of,
+)
 from privaudit.auditing.played_scenario import audit_parts
 from privaudit.auditing.scenario import OF_SCORES
 from privaudit.auditing.score_table import Names, ScoreTable
 from privaudit.core.errors import ConfigError, shown
-from privaudit.core.lazy_torch import torch
 from privaudit.recording.membership_split import drawn_by
 from privaudit.recording.origins.scores import SCORES, ScoredConfig, ScoredRun
 from privaudit.runs.ledger import Ledger
 from privaudit.statistics.evidence import LIMITS, Limits
 from privaudit.statistics.roc import checked_scores
-
-ASKED = 5  # records that are scored twice
 
 
 def refuse_mask(
@@ -94,78 +96,6 @@ def _broken(numbers: Shaped[np.ndarray, "..."]) -> bool:
     """Say whether there are fractions among them."""
     as_floats = np.asarray(numbers, dtype=float)
     return bool((as_floats != np.floor(as_floats)).any())
-
-
-def refuse_training(score: Callable[[Any], float], records: Iterable[Any]) -> None:
-    """Refuse a scoring function of a model in training mode, whose answers are drawn.
-
-    A module in training mode without such layers answers as it always does; so it is
-    asked twice, too.
-
-    Raises:
-        ConfigError: The function reaches such a module.
-    """
-    training = [module for module in _modules(score) if module.training]
-    drawn = [name for module in training for name in _drawn(module)]
-    if training and not drawn:
-        few = list(islice(records, ASKED))
-        twice = [[_scored(score, one) for one in few] for _ in range(2)]
-        drawn = ["its scores"] * (twice[0] != twice[1])
-    if drawn:
-        kind = type(training[0]).__name__
-        raise ConfigError(
-            f"The scores are of a model ({kind}) in training mode, in which {drawn[0]} "
-            "differ from call to call or with the rest of the batch. Call its .eval() "
-            "before the audit."
-        )
-
-
-def _scored(score: Callable[[Any], float], record: Any) -> float:
-    said = score(record)
-    try:
-        return float(said)
-    except (TypeError, ValueError, RuntimeError):  # of tensors of several numbers
-        raise ConfigError(
-            f"The scoring function returned a {type(said).__name__} for a record. Let "
-            "it return one number."
-        ) from None
-
-
-def _drawn(module: torch.nn.Module) -> Iterator[str]:
-    """Yield layers that answer otherwise in training, in words."""
-    nn = torch.nn.modules
-    for layer in module.modules():
-        odds = getattr(
-            layer, "p" if isinstance(layer, nn.dropout._DropoutNd) else "dropout", 0
-        )
-        is_normed = isinstance(layer, nn.batchnorm._BatchNorm)
-        if layer.training and (is_normed or (isinstance(odds, float) and odds > 0)):
-            yield f"the outputs of {type(layer).__name__}"
-
-
-def _modules(score: Any, depth: int = 3) -> Iterator[torch.nn.Module]:
-    """Yield modules that a function is, holds, or names, not those of its modules."""
-    if isinstance(score, torch.nn.Module):
-        yield score
-    elif depth:
-        for part in _parts(score):
-            yield from _modules(part, depth - 1)
-
-
-def _parts(score: Any) -> Iterator[Any]:
-    if isinstance(score, functools.partial):
-        yield from (score.func, *score.args, *score.keywords.values())
-    yield getattr(score, "__self__", None)
-    yield getattr(score, "__wrapped__", None)
-    code = getattr(score, "__code__", None)
-    if code is None:
-        return
-    for cell in score.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not yet filled
-            continue
-    yield from (score.__globals__.get(name) for name in code.co_names)
 
 
 HALF = "median of the client's scores: half of its records are guessed members"
@@ -467,8 +397,8 @@ class AuditsScores:
             )
         refuse_training(score, members)
         return AuditsScores.from_scores(
-            [_scored(score, record) for record in members],
-            [_scored(score, record) for record in nonmembers],
+            [score_of(score, record) for record in members],
+            [score_of(score, record) for record in nonmembers],
             **said,
         )
 
@@ -522,8 +452,6 @@ class AuditsScores:
             >>> print(Auditor.from_model(model, (x, y), ([[0.4], [2.6]], [1, 0])))
             AUROC 0.750 [0.473, 0.976], n = 4 + 2
         """
-        if isinstance(model, torch.nn.Module):
-            refuse_training(model, ())
         inside, outside = LabelledRecords.of(members), LabelledRecords.of(nonmembers)
         records = inside.and_then(outside)
         scores, scale = signal_of(model, records)

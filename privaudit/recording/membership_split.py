@@ -148,7 +148,7 @@ def read_column(option: str, source: str) -> Values:
         return _npy(option, path, column)
     if path.suffix in _TABLES:
         return _table(option, path, column)
-    if path.suffix in ENDINGS:
+    if path.suffix.lower() in ENDINGS:
         return _rows(option, path, column)
     raise DatasetError(
         f"{option} {shown(source)} is no file that is read: those end in "

@@ -155,9 +155,13 @@ def test_what_shows_the_same_models_again_is_left_out(audits: dict[str, Audit]) 
 
 def test_a_view_that_the_trainer_does_not_allow_is_left_out() -> None:
     run = train("prompt-fedamp", rounds=2, clients=3, epochs=1, seed=0)
-    names = list(Auditor(run).attack("server-reconstruct", shadows=0).results)
-    assert names[-1] == "loss-threshold as curious-peer"
-    assert "loss-threshold as server-aggregate" not in names
+    results = Auditor(run).attack("server-reconstruct", shadows=0).results
+    assert [*results][-1] == "loss-threshold as curious-peer"
+    assert "loss-threshold as server-aggregate" not in results
+    peer = Auditor(run).attack("curious-peer", shadows=0).results["loss-threshold"]
+    ours = results["loss-threshold as curious-peer"]
+    assert [one.client for one in ours.clients] == ["client-1", "client-2"]
+    assert (ours.auroc, ours.settings) == (peer.auroc, peer.settings)
 
 
 def test_weaker_views_are_worked_out_from_the_stronger_alone(run: Run) -> None:

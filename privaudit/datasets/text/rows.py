@@ -47,26 +47,29 @@ class TextRow:
 
 
 def read_rows(file: Path) -> Iterator[TextRow]:
-    """Yield the rows of a table by its ending; the file is never held as a whole.
+    """Yield the rows of a table by its ending, in either case; none is held as a whole.
 
     In .tsv nothing is quoted, as in the files of GLUE; in .csv texts in double quotes
     may hold commas and line ends. Both begin with the names of their columns. In .jsonl
-    each line is an object of texts and numbers. Blank lines do not count.
+    each line is an object of texts and numbers. Blank lines do not count, nor do spaces
+    around the name of a column.
     """
-    if file.suffix not in ENDINGS:
+    ending = file.suffix.lower()
+    if ending not in ENDINGS:
         raise DatasetError(
             f"{file} is no table that is read: those end in {', '.join(ENDINGS)}. Write "
             "it as one of these (a parquet file with `to_json` of the datasets library)."
         )
-    rows = _json_rows if file.suffix == ".jsonl" else _separated_rows
+    rows = _json_rows if ending == ".jsonl" else _separated_rows
     for count, row in enumerate(rows(file), start=1):
         check_limit("records", count, str(file))
         yield row
 
 
 def _separated_rows(file: Path) -> Iterator[TextRow]:
-    rows = _tab_separated(file) if file.suffix == ".tsv" else _comma_separated(file)
-    _, names = next(rows, (0, []))
+    is_tsv = file.suffix.lower() == ".tsv"
+    rows = _tab_separated(file) if is_tsv else _comma_separated(file)
+    names = [name.strip() for name in next(rows, (0, []))[1]]
     if len(set(names)) < len(names) or not any(names):
         raise DatasetError(
             f"{file} begins with {names}. Begin with the name of each column, each "

@@ -33,7 +33,9 @@ NUMBERS = dict(
     )
 )  # fmt: skip
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-SAID = re.compile(r"^\s*(?:the\s+)?(?:correct\s+)?answer\s*(?:is|:)\s*", re.IGNORECASE)
+SAID = re.compile(
+    r"^\s*(?:the\s+)?(?:correct\s+)?answer\s*(?:is\s*:?|:)\s*", re.IGNORECASE
+)
 LETTER = re.compile(r"^\s*\(?([A-Za-z])\)?\s*[.,:;)]*\s*$")
 LETTER_AND_TEXT = re.compile(r"^\s*(?:\(([A-Za-z])\)|([A-Za-z])[.:)])\s*(\S.*)$", re.S)
 

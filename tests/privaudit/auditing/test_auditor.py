@@ -102,12 +102,12 @@ def test_an_altered_set_is_seen(run: Run, tmp_path: Path) -> None:
     [
         {"seed": -1}, {"seed": True}, {"seed": 10**30},
         {"clients": 0}, {"clients": 10**24}, {"shadows": 4},
-        {"shadows": -1}, {"shadows": True}, {"scenario": "no"},
+        {"shadows": -1}, {"shadows": True}, {"scenario": "no"}, {"attacks": "lira"},
     ],
 )  # fmt: skip
 def test_an_audit_refuses_them_before_data_are_loaded(fields: dict[str, Any]) -> None:
     without_a_run = object.__new__(Auditor)  # whoever asks for data fails otherwise
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"requested|No scenario|\['lira'\]"):
         without_a_run.attack(**fields)
 
 

@@ -125,6 +125,8 @@ def test_a_table_of_scores_is_refused_in_one_line() -> None:
         Auditor.from_scores(np.zeros((1, 5)), np.zeros((1, 6)))
     with pytest.raises(ConfigError, match="one number for each record"):
         Auditor.from_scores(np.zeros(3), np.zeros((3, 1)))
+    with pytest.raises(ConfigError, match="list was given that makes no array"):
+        inspect.unwrap(Auditor.from_scores)([[1], [1, 2]], [0, 3])
 
 
 def test_scores_with_a_gradient_or_in_half_precision_are_taken() -> None:
@@ -303,6 +305,9 @@ def test_what_no_attack_could_use_is_refused(rng: np.random.Generator) -> None:
         shadow_scores(np.where(np.arange(20) == 2, np.inf, target), shadows, is_in)
     with pytest.raises(ConfigError, match="Give \\[records\\]"):
         shadow_scores(target[:19], shadows, is_in)
+    deeper = (one[..., None] for one in (target, shadows, is_in))
+    with pytest.raises(ConfigError, match="Give \\[records\\]"):
+        inspect.unwrap(shadow_scores)(*deeper)
     with pytest.raises(ConfigError, match="the truth is of shape"):
         Auditor.from_shadows(target, shadows, is_in, is_member[:19])
 

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import coo_array
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -57,8 +58,10 @@ def test_a_model_that_memorises_is_found_out() -> None:
 def test_one_that_saw_nobody_gives_nothing_away() -> None:
     foreign = DRAWN.normal(size=(400, 8))
     model = logistic(foreign, DRAWN.integers(3, size=400))
-    audit = Auditor.from_model(model, MEMBERS, OTHERS, logistic, sampling="coin")
-    assert audit.auroc.low < 0.5 < audit.auroc.high
+    sparse = [(coo_array(x), y) for x, y in (MEMBERS, OTHERS)]
+    for known, rest in ((MEMBERS, OTHERS), sparse):
+        audit = Auditor.from_model(model, known, rest, logistic, sampling="coin")
+        assert audit.auroc.low < 0.5 < audit.auroc.high
 
 
 def test_shadow_models_find_what_confidence_does_not() -> None:
@@ -234,13 +237,14 @@ TOO_FEW = r"at least 5 models .* a seed of at least 0"
         ({"sampling": "coin"}, 16, "say the same of every record"),
         *(({"shadows": count}, 0, TOO_FEW) for count in (-1, 0, 4)),
         ({"seed": -1}, 0, TOO_FEW),
+        ({}, 1, r"training mode.*\.eval\(\)"),
     ],
 )
 def test_shadow_models_that_are_too_few_or_ignore_their_data_are_no_all_clear(
     asked: dict[str, Any], fitted: int, said: str
 ) -> None:
     model = LogisticRegression().fit(X, Y)
-    fit = Mock(return_value=model)
+    fit = Mock(return_value=model if asked else NET)
     with pytest.raises(ConfigError, match=said):
         Auditor.from_model(model, MEMBERS, OTHERS, fit, **asked)
     assert fit.call_count == fitted

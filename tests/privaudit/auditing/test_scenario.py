@@ -5,8 +5,9 @@ import torch
 
 from privaudit.attacks.lira import Lira
 from privaudit.attacks.output_attacks import LossThreshold
-from privaudit.auditing.scenario import answering
-from privaudit.core.errors import AttackError
+from privaudit.attacks.rmia import Rmia
+from privaudit.auditing.scenario import answering, find_scenario
+from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.tensors import stack
 from privaudit.federation.query import ask
 from privaudit.federation.trainer import Task
@@ -30,6 +31,14 @@ def test_labels_tell_which_class_is_likeliest_and_no_more(task: Task) -> None:
 def test_probabilities_are_the_model_s_own() -> None:
     trainer = CoOp()
     assert answering(trainer, "probabilities", "classification") is trainer
+
+
+def test_another_attack_under_a_label_of_the_scenario_is_not_dropped() -> None:
+    plan = find_scenario("server-reconstruct", 5)
+    own = Rmia(shadows=5, gamma=2)
+    assert plan.besides({"rmia": Rmia(shadows=5), "mine": own}).attacks["mine"] == own
+    with pytest.raises(ConfigError, match=r"gamma=2.* was given as 'rmia', and that"):
+        plan.besides({"rmia": own})
 
 
 def test_models_that_write_have_no_labels_to_give() -> None:

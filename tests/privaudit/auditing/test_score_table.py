@@ -1,13 +1,14 @@
 """Tables and files of scores: one table from each kind, and one line for what is wrong."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from privaudit.auditing.score_table import EVERYBODY, ScoreTable, read_scores
+from privaudit.auditing.score_table import EVERYBODY, Names, ScoreTable, read_scores
 from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 
 SCORES = np.array([0.9, 0.1, 0.8, 0.3])
@@ -61,9 +62,12 @@ def test_a_record_may_be_a_candidate_of_two_clients_and_not_twice_of_one() -> No
         (["x", "", "y", "y"], "A client is called ''"),
         (["x", "x" * 201, "y", "y"], "1 to 200 printable"),
         (["x", "a\nb", "y", "y"], "1 to 200 printable"),
+        (["x", math.nan, "y", "y"], "4 names by client 1 are missing"),
+        (np.array([None, math.nan, "y", "y"], object), "by client 2 are missing"),
+        (torch.tensor([1, math.nan, math.nan, math.nan]), "by client 3 are missing"),
     ],
 )
-def test_what_is_no_name_is_refused(names: list[str], says: str) -> None:
+def test_what_is_no_name_is_refused(names: Names, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         ScoreTable.of(SCORES, MEMBER, names)
 
@@ -134,8 +138,8 @@ def test_each_kind_of_file_gives_the_same_table(tmp_path: Path, ending: str) -> 
 
 
 def test_what_is_known_without_the_model_is_read_too(tmp_path: Path) -> None:
-    path = tmp_path / "scores.csv"
-    path.write_text("score,member,feature_b,record,baseline\n1,1,2,b,3\n4,0,5,a,6\n")
+    path = tmp_path / "scores.CSV"
+    path.write_text("score, member,feature_b,record,baseline\n1,1,2,b,3\n4,0,5,a,6\n")
     table = read_scores(path)
     assert table.known is not None
     assert table.known.tolist() == [[6, 5], [3, 2]]  # as the records' names are sorted
@@ -152,7 +156,7 @@ def test_what_is_known_without_the_model_is_read_too(tmp_path: Path) -> None:
     [
         ("", r"begins with \[\]"),
         ("score,member\n", "holds no scores"),
-        ("score\n1\n", "no member"),
+        ("score\n1\n", "The head of .*scores.csv has the columns 'score': no member"),
         ("score,member,clients\n1,1,a\n", "'clients', which is not read"),
         ("score,member\nhigh,1\n", "Line 2 of .*the score 'high', which is no finite"),
         ("score,member\n1,1\nnan,0\n", "Line 3 of .*'nan'"),
@@ -200,7 +204,8 @@ def test_rows_of_json_have_the_same_columns(tmp_path: Path) -> None:
         ({"feature_x": np.zeros((2, 2, 2))}, r"of shape \(2, 2, 2\)"),
         ({"feature_x": np.zeros(3)}, r"of shape \(3,\)"),
         ({"feature_x": np.array(1.0)}, r"of shape \(\)"),
-        ({"record": np.array([b"\xff", b"a"])}, "cannot be read"),
+        ({"record": np.array([b"\xff", b"a"])}, "by record are bytes that are no"),
+        ({"group": np.array([1.0, np.nan])}, "2 names by group 1 are missing"),
         ({"record": np.array([{}, 1], dtype=object)}, "Python objects"),
     ],
 )

@@ -44,7 +44,8 @@ def test_how_an_answer_is_written_does_not_matter(
     "answer",
     ["B", "b", "(B)", "B.", " (b) ", "The answer is B.", "Answer: (B)", "B) dark blue",
      "(B) dark blue", "B. Dark blue", "dark blue", "Dark blue.",
-     "the answer is dark blue"],
+     "the answer is dark blue", "The answer is: B", "The answer is: (B)",
+     "The correct answer is : B) dark blue"],
 )  # fmt: skip
 def test_a_choice_is_named_by_its_letter_or_its_text(answer: str) -> None:
     assert chosen(answer, COLOURS) == 1
