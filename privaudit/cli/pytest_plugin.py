@@ -65,8 +65,7 @@ class MarkerLimit:
     """What a marker holds a metric to; ``below`` a leak, ``above`` a use.
 
     ``baseline`` is a file that claimed and certified epsilons, and the strength of the
-    attacks, may not fall behind. As somebody wrote it: nothing is checked yet. ``alpha``
-    is shared with the run's other audits, as the gate's: whoever makes many has a choice.
+    attacks, may not fall behind. As somebody wrote it: nothing is checked yet.
     """
 
     metric: str = "auroc"
@@ -272,7 +271,7 @@ def _check(found: "Audit", limit: MarkerLimit) -> "GateCheck":
         )
     question = limited(metric, *_measured(found, metric, limit), float(value), wanted)
     asked = as_sampled(question, found.run.sampling)
-    return judge([asked], limit.alpha / found.tally.different)[0]
+    return judge([asked], limit.alpha)[0]
 
 
 def _measured(
@@ -315,13 +314,9 @@ def _message(found: "Audit", check: "GateCheck") -> str:
             "test allows. Train with more privacy (a lower epsilon, fewer rounds), or "
             f"raise {question.setting}={question.limit:g} if so much may leak."
         )
-    count = found.tally.different
-    among = (
-        f", one of {count} audits of the run, which share alpha" if count > 1 else ""
-    )
     return (
         f"{check.sentence}\n"
-        f"  Asked: {found.scenario.question} (scenario {found.scenario.name}{among})\n"
+        f"  Asked: {found.scenario.question} (scenario {found.scenario.name})\n"
         f"  Run: {found.run.path}\n"
         f"  What to do: {advice}"
     )
