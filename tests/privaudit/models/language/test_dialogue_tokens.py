@@ -126,10 +126,12 @@ def test_an_empty_answer_is_refused() -> None:
         write([Dialogue("q", (" ",))])
 
 
-def test_a_question_that_holds_the_mark_for_pictures_is_refused() -> None:
+def test_the_mark_for_pictures_is_refused_in_a_question_and_an_answer() -> None:
     write = DialogueTokens(Letters(), LLAVA_TEMPLATE, 2, image_token="<image>")
     with pytest.raises(ConfigError, match=r"Record 0 has 3 places .* '<image>'"):
         write([Dialogue("What is <image>?", ("n",))])
+    with pytest.raises(ConfigError, match="answer of record 0 holds '<image>'"):
+        write([Dialogue("What?", ("an <image>",))])
 
 
 def test_places_in_a_question_are_left_as_they_are() -> None:
