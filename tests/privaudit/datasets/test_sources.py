@@ -13,7 +13,7 @@ from privaudit.core.errors import (
     MissingFileError,
     UnknownNameError,
 )
-from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, FeatureBank
+from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset, FeatureBank
 from privaudit.datasets.images.picture_files import PictureFiles
 from privaudit.datasets.sources import (
     KNOWN_CLASSES,
@@ -262,6 +262,17 @@ def test_a_choice_is_names_a_file_or_a_name(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="it is no text"):
         named_classes(str(file))
+
+
+def test_names_may_hold_commas_and_differ_in_case_alone(tmp_path: Path) -> None:
+    names = ("Turkey", "turkey", "tench, Tinca tinca")
+    bank = Dataset(FeatureBank(torch.eye(3)), torch.arange(3), names)
+    (file := tmp_path / "two.txt").write_text("tench, Tinca tinca\nturkey\n")
+    chosen = named_classes(str(file))
+    assert chosen == named_classes(chosen) == '"tench, Tinca tinca",turkey'
+    assert only_classes(bank, chosen).class_names == names[1:]
+    with pytest.raises(DatasetError, match="'Turkey' and 'turkey' are two classes"):
+        only_classes(bank, "TURKEY,turkey")
 
 
 def test_a_run_records_the_names_and_trains_on_them_alone(tmp_path: Path) -> None:
