@@ -1,5 +1,6 @@
 """JSON that users bring, checked against its form, and YAML without aliases."""
 
+from codecs import BOM_UTF8
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -31,7 +32,7 @@ def parse_checked(content: bytes, form: Form[T], where: str) -> T:
     """Return JSON of a form; errors call it ``where``."""
     check_json(content, where, numbers=False)
     try:
-        return form.validate_json(content)
+        return form.validate_json(content.removeprefix(BOM_UTF8))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
     at = ".".join(map(str, first["loc"]))

@@ -23,6 +23,7 @@ from privaudit.datasets.files.archives import (
     is_archive,
     is_picture,
     open_store,
+    plain,
 )
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")  # no others are decoded
@@ -144,6 +145,7 @@ def pictures_of(folder: Path, names: Sequence[str]) -> PictureFiles:
     for name in names:
         if name.startswith("/") or ".." in PurePosixPath(name).parts:
             raise DatasetError(f"{name!r} in {folder} leaves the folder. Fix the list.")
+    names = [*map(plain, names)]
     for place in (folder, *_folders(folder)):
         folder_store = FolderStore(place)
         if names[0] in folder_store:
