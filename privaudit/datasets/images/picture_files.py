@@ -253,8 +253,11 @@ def number(
 
 
 def readable(name: str) -> str:
-    """Return a name as a prompt would write it: words, with blanks between them."""
-    return " ".join(name.replace("_", " ").split())
+    """Return a name as a prompt would write it: words, with blanks between them.
+
+    One without words, such as "_", stays as it is.
+    """
+    return " ".join(name.replace("_", " ").split()) or name
 
 
 def require_classes(
