@@ -54,6 +54,22 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _by_split(value: Any) -> Any:
+    """Return a card's files as it mostly names them, a list of splits with paths.
+
+    It may also name them by split, or those of train alone.
+
+    Source: https://huggingface.co/docs/hub/datasets-manual-configuration, and
+    ``sanitize_patterns`` of the datasets library, which reads it.
+    """
+    if isinstance(value, dict):
+        return [{"split": split, "path": path} for split, path in value.items()]
+    listed = _listed(value)
+    if isinstance(listed, list) and all(isinstance(one, str) for one in listed):
+        return [{"split": "train", "path": listed}]
+    return listed
+
+
 @checked(frozen=True)
 class _SplitFiles:
     split: str
@@ -63,7 +79,8 @@ class _SplitFiles:
 @checked(frozen=True)
 class _Config:
     config_name: str
-    data_files: list[_SplitFiles]
+    data_files: Annotated[list[_SplitFiles] | None, BeforeValidator(_by_split)] = None
+    data_dir: str = "."
     default: bool = False
 
 
@@ -124,12 +141,20 @@ def _by_readme(path: Path) -> dict[str, list[Path]]:
             f"{path} holds the configurations {', '.join(c.config_name for c in configs)}"
             ". Put the files of one of them into a folder, and name that."
         )
+    files, place = chosen[0].data_files, chosen[0].data_dir
+    base = path / _inside(place, path) if PurePosixPath(place).parts else path
+    if files is None:
+        return _by_name(base)
+    if len({one.split for one in files}) < len(files):
+        raise DatasetError(
+            f"{path / 'README.md'} names a split twice. Name it once, with all its files."
+        )
     found = {
-        one.split: [file for pattern in one.path for file in _matching(pattern, path)]
-        for one in chosen[0].data_files
+        one.split: [file for pattern in one.path for file in _matching(pattern, base)]
+        for one in files
     }
-    for split, files in found.items():
-        if not files:
+    for split, matching in found.items():
+        if not matching:
             raise MissingFileError(
                 f"{path / 'README.md'} names files of {split}, and there are none that "
                 f"end in {' or '.join(TABLES)}. Get them, too."
@@ -142,8 +167,8 @@ def _matching(pattern: str, path: Path) -> list[Path]:
     parts = PurePosixPath(_inside(pattern, path)).parts
     if any("**" in part and part != "**" for part in parts):
         raise DatasetError(
-            f"{path / 'README.md'} names the files {pattern!r}: ** stands for folders, "
-            "and for nothing else. Write data/**/*.parquet, say."
+            f"The card names the files {pattern!r} in {path}: ** stands for folders, and "
+            "for nothing else. Write data/**/*.parquet, say."
         )
     return sorted(file for file in path.glob(pattern) if file.suffix in TABLES)
 

@@ -20,7 +20,7 @@ from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN
 from privaudit.datasets.sources import TableColumns, load_dataset
 from privaudit.datasets.tables.columns import TablePictures
-from privaudit.datasets.tables.hf import read_hf
+from privaudit.datasets.tables.hf import find_tables, read_hf
 from privaudit.runs.config import make_config
 from privaudit.runs.run import load_run
 from tests.privaudit.datasets.conftest import parts_of, texts_of
@@ -386,6 +386,7 @@ def test_several_configurations_and_broken_cards_are_refused(tmp_path: Path) -> 
         (CARD.replace("license: mit", "license: ["), "head of .*README.md is broken"),
         (CARD.replace("path: data/test-*", "path: none/*"), "names files of test"),
         (CARD.replace("split: test", "part: test"), "configs"),
+        (CARD.replace("split: test", "split: train"), "names a split twice"),
         (CARD.replace("data/train-*", "data/**.parquet"), r"\*\* stands for folders"),
         (CARD.replace("'1': stop", "one: stop"), "with the number 'one'"),
         (CARD.replace("'1': stop", "null: stop"), "with the number 'None'"),
@@ -395,6 +396,29 @@ def test_several_configurations_and_broken_cards_are_refused(tmp_path: Path) -> 
             read_hf(tmp_path)
     (tmp_path / "README.md").write_text("# Pets\n")
     assert read_hf(tmp_path).class_names == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("files", "tables"),
+    [
+        ("data_files: data/train-*", {"train": 2}),
+        ("data_files: [data/train-*, data/test-*]", {"train": 3}),
+        (
+            "data_files: {train: [data/train-*], test: data/test-*}",
+            {"train": 2, "test": 1},
+        ),
+        ("data_files: train-*\n  data_dir: ./data", {"train": 2}),
+        ("data_dir: data", {"test": 1, "train": 2}),
+        ("drop_labels: true", {"test": 1, "train": 2}),
+    ],
+)
+def test_a_card_may_name_its_files_in_short(
+    files: str, tables: dict[str, int], tmp_path: Path
+) -> None:
+    head, _, tail = CARD.partition("data_files:")
+    (hub(tmp_path) / "README.md").write_text(head + files + "\n---" + tail)
+    found = find_tables(tmp_path)
+    assert {split: len(of_it) for split, of_it in found.items()} == tables
 
 
 def test_a_name_of_the_hub_is_fetched_or_refused_in_one_line(
