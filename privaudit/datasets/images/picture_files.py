@@ -253,11 +253,8 @@ def number(
 
 
 def readable(name: str) -> str:
-    """Return a name as a prompt would write it: words, with blanks between them.
-
-    One without words, such as "_", stays as it is.
-    """
-    return " ".join(name.replace("_", " ").split()) or name
+    """Return a name as a prompt would write it: words, with blanks between them."""
+    return " ".join(name.replace("_", " ").split())
 
 
 def require_classes(

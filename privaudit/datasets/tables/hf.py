@@ -466,7 +466,9 @@ def _named(
             f"A record in {rows.path} has nothing under {column}. Give each {what}, or "
             f"name another {option}."
         )
-    return number(names)
+    numbers, known = number(names)  # a name of underscores alone stays one
+    raw = sorted(set(names))
+    return numbers, tuple(word or name for word, name in zip(known, raw, strict=True))
 
 
 def _texts(rows: _Rows) -> tuple[tuple[str, ...], ...]:

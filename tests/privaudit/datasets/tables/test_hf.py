@@ -225,14 +225,16 @@ def test_texts_alone_and_pairs_have_classes_and_questions(tmp_path: Path) -> Non
         "text": ["one", "two ", "three", "four"],
         "other": ["a", "b", "c", "d"],
         "label": [10, 9, -1, 10],
+        "who": ["a_b", "_", "c", "_"],
     }
     write_parquet(tmp_path / "train.parquet", columns)
     alone = read_hf(tmp_path)
     assert texts_of(alone) == (("one",), ("two",), ("four",))  # -1 is no class
     assert (alone.labels.tolist(), alone.class_names) == ([1, 0, 1], ("9", "10"))
     assert alone.dialogues[0].question.startswith("Text: one\nWhich class is it?")
-    pairs = read_hf(tmp_path, TableColumns(text="text,other"))
+    pairs = read_hf(tmp_path, TableColumns(text="text,other", owner="who"))
     assert texts_of(pairs)[2] == ("four", "d")
+    assert pairs.domain_names == ("_", "a b")
 
 
 def test_validation_stands_in_for_a_test_split_and_other_splits_are_left_out(
