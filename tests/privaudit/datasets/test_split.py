@@ -309,7 +309,11 @@ def test_a_group_is_one_clients_and_has_one_coin() -> None:
     assert len(ledger.units(np.flatnonzero(candidates)).first) == firsts.sum()
 
 
-def test_a_group_of_two_owners_is_refused() -> None:
+def test_a_group_of_two_owners_and_groups_of_other_records_are_refused() -> None:
+    odd = data(pictures())
+    object.__setattr__(odd, "groups", torch.zeros(2))  # past the tests' type checks
+    with pytest.raises(DatasetError, match="30 records and 2 numbers of their group"):
+        odd.__post_init__()
     with pytest.raises(DatasetError, match="Records 0 and 1 are of one group"):
         split_records(
             np.zeros(3, int), Dirichlet(1.0), SplitSizes(), clients=1, seeds=Seeds(0),
