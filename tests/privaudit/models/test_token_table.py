@@ -267,6 +267,11 @@ def test_an_order_without_a_formula_is_refused(alpha: float) -> None:
         of([[1.0, 2.0]], [0], alphas=(alpha,))
 
 
+def test_two_orders_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="six digits"):
+        of([[1.0, 2.0]], [0], alphas=(0.5, 0.50000001))
+
+
 @pytest.mark.parametrize("target", [2, -1])
 def test_a_target_outside_of_the_vocabulary_is_refused(target: int) -> None:
     with pytest.raises(ConfigError, match=f"token {target}, and the vocabulary has 2"):
