@@ -266,20 +266,15 @@ def test_copies_that_differ_a_little_are_near_duplicates() -> None:
 
 
 def test_links_reach_across_blocks_and_pairs_are_not_held() -> None:
-    """Two pictures of stripes walk, in steps that look alike, to others that do not.
-
-    Of 2,000 records 1.3 million pairs look alike; held at once, they took 93 MiB.
-    """
+    """Stripes walk in steps that look alike; 1.3 million pairs at once took 93 MiB."""
     angle = torch.linspace(0, 0.5, 1000)[:, None, None] + torch.arange(8) * np.pi / 2
-    across = (0.5 + 0.5 * angle.cos()).expand(-1, 8, 8)[:, None]
-    order = torch.randperm(2000, generator=torch.Generator().manual_seed(3))
-    mixed = data(torch.cat([across, across.mT])[order])
+    across = (0.5 + 0.5 * angle.cos()).expand(-1, 8, 8)
+    mixed = data(torch.stack([across, across.mT], dim=1).view(-1, 1, 8, 8))
     tracemalloc.start()
     found = group_records(mixed, "near-duplicates")
     assert tracemalloc.get_traced_memory()[1] < 2**25
     tracemalloc.stop()
-    for walk in (order < 1000, order >= 1000):
-        assert set(found[walk]) == {int(walk.int().argmax())}
+    assert found.tolist() == 1000 * [0, 1]
 
 
 def test_pictures_of_one_colour_are_not_alike() -> None:

@@ -9,7 +9,6 @@ from PIL import Image
 
 from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
-from privaudit.datasets.files.archives import FolderStore
 from privaudit.datasets.images.image_folder import read_image_folder, read_multi_domain
 from privaudit.datasets.images.picture_files import PictureFiles
 from privaudit.datasets.sources import load_dataset
@@ -152,20 +151,6 @@ def test_the_digest_is_that_of_the_files_by_hand(tmp_path: Path) -> None:
     images = read_image_folder(write_folder(tmp_path, files)).images
     hashes = [hashlib.sha256(files[name]).digest() for name in ("a/0.png", "b/0.png")]
     assert images.digest == hashlib.sha256(b"".join(hashes)).hexdigest()
-
-
-def test_the_bound_on_pixels_is_ours_and_not_pillows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pillow warns above its own, and raises above its double."""
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)
-    pictures = PictureFiles(FolderStore(write_folder(tmp_path, tree("a"))), ["a/0.png"])
-    for most in ("11", "23"):
-        monkeypatch.setenv("PRIVAUDIT_MAX_PIXELS", most)
-        with pytest.raises(LimitError, match=r"24 pixels.* set PRIVAUDIT_MAX_PIXELS"):
-            pictures[0]
-    monkeypatch.setenv("PRIVAUDIT_MAX_PIXELS", "24")
-    assert pictures[0].shape == (3, 4, 6)
 
 
 def test_many_classes_are_refused_before_their_texts_take_the_memory(

@@ -97,11 +97,7 @@ def test_a_model_of_another_kind_is_refused(
         ),
         ("decoder-gpt2", {"n_positions": 10**12}, "parameters, and the weights are"),
         ("seq2seq-t5", {"num_layers": 10**9}, "num_layers = 1,000,000,000"),
-        (
-            "encoder-bert",
-            {"max_window_layers": 10**9},
-            "1,000,000,000, and the weights",
-        ),
+        ("encoder-bert", {"max_window_layers": 10**9}, "1,000,000,000, and the weig"),
         ("clip-", {"projection_dim": 10**9}, "parameters, and the weights are"),
         ("vit-ViT", {"intermediate_size": 10**10}, "parameters, and the weights are"),
         ("blip-opt", {"num_query_tokens": 10**10}, "parameters, and the weights are"),
@@ -110,17 +106,11 @@ def test_a_model_of_another_kind_is_refused(
 def test_what_a_configuration_announces_is_held_against_the_weights(
     family: str, entries: dict[str, int], says: str, tmp_path: Path
 ) -> None:
+    """Qwen2's max_window_layers is 28 by default, however few layers it has."""
     name = save(tmp_path, family)
-    alter("config.json", **entries)(tmp_path)
+    alter("config.json", **{"max_window_layers": 28, **entries})(tmp_path)
     with pytest.raises(ConfigError, match=says):
         load_frozen(name)
-
-
-def test_a_small_model_may_name_another_number_of_layers(tmp_path: Path) -> None:
-    """Qwen2's max_window_layers is 28 by default, however few layers it has."""
-    name = save(tmp_path, "encoder-bert")
-    alter("config.json", max_window_layers=1000)(tmp_path)
-    assert load_frozen(name).name == name
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
