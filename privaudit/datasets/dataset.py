@@ -166,7 +166,7 @@ class Dataset:
             _check_numbers("domain", self.domains, len(self.images), count)
             _check_names("domain", self.domain_names)
         if self.groups is not None:
-            _check_numbers("group", self.groups, len(self.images))
+            _check_numbers("group", self.groups, len(self.images), None)
         if self.dialogues:
             check_dialogues(self.dialogues, len(self.images))
         if "{}" not in self.template:
@@ -210,9 +210,7 @@ class Dataset:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _check_numbers(
-    what: str, numbers: Tensor, records: int, names: int | None = None
-) -> None:
+def _check_numbers(what: str, numbers: Tensor, records: int, names: int | None) -> None:
     if len(numbers) != records or records == 0:
         raise DatasetError(
             f"There are {records} records and {len(numbers)} numbers of their {what}. "

@@ -57,8 +57,7 @@ def named_classes(given: str) -> str:
 
 
 def _joined(names: Iterable[str]) -> str:
-    plain = [readable(name) for name in names]
-    doubled = [name.replace('"', '""') for name in plain]
+    doubled = [readable(name).replace('"', '""') for name in names]
     quoted = [f'"{name}"' if {",", '"'} & {*name} else name for name in doubled]
     return ",".join(quoted)
 
@@ -121,13 +120,10 @@ def _places(wanted: Sequence[str], there: Sequence[str]) -> list[list[int]]:
     for way, table in tables.items():
         for place, name in enumerate(there):
             table.setdefault(way(name), []).append(place)
-    return [
-        next(
-            (table[way(name)] for way, table in tables.items() if way(name) in table),
-            [],
-        )
-        for name in wanted
-    ]
+    matches = (
+        (table.get(way(name)) for way, table in tables.items()) for name in wanted
+    )
+    return [next(filter(None, match), []) for match in matches]
 
 
 def _pictures(

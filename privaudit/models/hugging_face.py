@@ -12,6 +12,7 @@ declaring them is enough.
 
 import importlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,13 +68,8 @@ def declare_missing_operators() -> None:
 
 
 _PACKED = 8  # parameters in a byte, at most: what 1-bit weights would hold
-_LAYERS = {  # how config.json names the layers that the weights have
-    "num_hidden_layers", "num_layers", "n_layer", "n_layers", "depth", "encoder_layers",
-    "decoder_layers", "num_encoder_layers", "num_decoder_layers",
-}  # fmt: skip
-_OTHER_LAYERS = (
-    1000  # of max_window_layers and the like, which may be more than there are
-)
+# How config.json names a number of layers; max_window_layers of Qwen2 is 28 for any.
+_LAYERS = re.compile("(?!max_).*(layers|n_layer|depth)")
 
 
 def check_folder(source: str) -> None:
@@ -97,7 +93,7 @@ def check_folder(source: str) -> None:
         check_json(content, str(config))
         tensors = sum(map(_count_tensors, weights))
         for name, layers in _layers(json.loads(content)):
-            if layers > (tensors if name in _LAYERS else max(tensors, _OTHER_LAYERS)):
+            if layers > tensors:
                 raise ConfigError(
                     f"{config} says {name} = {layers:,}, and the weights beside it "
                     f"have {tensors:,} tensors. Restore the file."
@@ -125,7 +121,7 @@ def _layers(entries: Any) -> Iterator[tuple[str, int]]:
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         if isinstance(entry, dict):
             yield from _layers(entry)
-        elif isinstance(entry, int) and name.endswith(("layers", *_LAYERS)):
+        elif isinstance(entry, int) and _LAYERS.fullmatch(name):
             yield name, entry
 
 

@@ -276,8 +276,8 @@ def token_statistics(
     Args:
         logits: Of the next token; -inf where a token cannot come, but not everywhere.
         targets: The tokens that came; ``IGNORED`` where none is to be scored.
-        alphas: Orders of the entropies, at least 0.01; 1 or at least 0.01 off it. No
-            two may be the same in six digits, which name them.
+        alphas: Orders of the entropies, at least 0.01; 1 or at least 0.01 off it; six
+            digits name them, by which they have to differ.
         clamp: 1e-10 gives what was published, see
             :class:`ClampedTokens`; None is exact.
         block: Entries of the logits worked on at once, and at least one row; None fits
@@ -330,10 +330,7 @@ def _check(alphas: Sequence[float], targets: Tensor, vocabulary: int) -> None:
                 "order of at least 0.01 that is at least 0.01 away from 1."
             )
     if len({f"{alpha:g}" for alpha in alphas}) < len(set(alphas)):
-        raise ConfigError(
-            f"Orders of Renyi entropies are named by six digits, and two of {alphas} are "
-            "the same by theirs. Use orders that differ there."
-        )
+        raise ConfigError(f"Two of the orders {alphas} have one name, of six digits.")
     wrong = (targets != IGNORED) & ((targets < 0) | (targets >= vocabulary))
     if wrong.any():
         raise ConfigError(

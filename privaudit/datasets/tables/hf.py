@@ -55,9 +55,7 @@ def _listed(value: Any) -> Any:
 
 
 def _by_split(value: Any) -> Any:
-    """Return a card's files as it mostly names them, a list of splits with paths.
-
-    It may also name them by split, or those of train alone.
+    """Return a card's files as splits with paths; files alone are those of train.
 
     Source: https://huggingface.co/docs/hub/datasets-manual-configuration, and
     ``sanitize_patterns`` of the datasets library, which reads it.
@@ -65,7 +63,7 @@ def _by_split(value: Any) -> Any:
     if isinstance(value, dict):
         return [{"split": split, "path": path} for split, path in value.items()]
     listed = _listed(value)
-    if isinstance(listed, list) and all(isinstance(one, str) for one in listed):
+    if isinstance(listed, list) and {*map(type, listed)} == {str}:
         return [{"split": "train", "path": listed}]
     return listed
 
@@ -143,22 +141,17 @@ def _by_readme(path: Path) -> dict[str, list[Path]]:
         )
     files, place = chosen[0].data_files, chosen[0].data_dir
     base = path / _inside(place, path) if PurePosixPath(place).parts else path
-    if files is None:
+    if not files:
         return _by_name(base)
-    if len({one.split for one in files}) < len(files):
-        raise DatasetError(
-            f"{path / 'README.md'} names a split twice. Name it once, with all its files."
-        )
-    found = {
-        one.split: [file for pattern in one.path for file in _matching(pattern, base)]
-        for one in files
-    }
-    for split, matching in found.items():
+    found = dict[str, list[Path]]()
+    for one in files:  # of which several may be of one split
+        matching = [file for pattern in one.path for file in _matching(pattern, base)]
         if not matching:
             raise MissingFileError(
-                f"{path / 'README.md'} names files of {split}, and there are none that "
-                f"end in {' or '.join(TABLES)}. Get them, too."
+                f"{path / 'README.md'} names files of {one.split}, and there are none "
+                f"that end in {' or '.join(TABLES)}. Get them, too."
             )
+        found.setdefault(one.split, []).extend(matching)
     return found
 
 

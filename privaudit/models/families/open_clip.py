@@ -16,7 +16,6 @@ from privaudit.core.errors import (
     MissingFileError,
     PrivauditWarning,
     UnknownNameError,
-    one_line,
     shown,
 )
 from privaudit.core.limits import check_json, read_bytes
@@ -88,10 +87,7 @@ def _known_architecture(open_clip: Any, architecture: str) -> str:
 
 
 def _check_configuration(path: Path) -> None:
-    """Refuse a broken configuration: open_clip would read it again with every other.
-
-    What else it holds shows when the model is built.
-    """
+    """Refuse a broken configuration: open_clip would read it again with every other."""
     check_json(content := read_bytes(path), str(path))
     try:
         entries = json.loads(content.decode())
@@ -103,9 +99,8 @@ def _check_configuration(path: Path) -> None:
     held = entries if isinstance(entries, dict) else {}
     if wrong := [n for n, kind in wanted.items() if not isinstance(held.get(n), kind)]:
         raise ConfigError(
-            f"The model configuration {path} has to be an object with embed_dim, a "
-            "number, and vision_cfg and text_cfg, objects, as those of open_clip, and "
-            f"{', '.join(wrong)} of it cannot be used. Mend the file."
+            f"The model configuration {path} needs embed_dim, a number, and vision_cfg "
+            f"and text_cfg, objects: {', '.join(wrong)} of it cannot be used. Mend it."
         )
 
 
@@ -262,9 +257,9 @@ def _build(open_clip: Any, name: str, options: dict[str, Any]) -> nn.Module:
         with no_init_weights():  # drawing what a checkpoint replaces takes seconds
             return getattr(open_clip, kind)(**options)
     except Exception as error:  # whatever a wrong configuration can raise
-        reason = one_line(f"{type(error).__name__}: {error}")
         raise ConfigError(
-            f"open_clip cannot build {name} ({reason}). Mend its configuration."
+            f"open_clip cannot build {name} ({type(error).__name__}: {error}). Mend its "
+            "configuration."
         ) from error
 
 

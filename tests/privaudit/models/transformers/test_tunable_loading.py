@@ -97,7 +97,6 @@ def test_a_model_of_another_kind_is_refused(
         ),
         ("decoder-gpt2", {"n_positions": 10**12}, "parameters, and the weights are"),
         ("seq2seq-t5", {"num_layers": 10**9}, "num_layers = 1,000,000,000"),
-        ("encoder-bert", {"max_window_layers": 10**9}, "1,000,000,000, and the weig"),
         ("clip-", {"projection_dim": 10**9}, "parameters, and the weights are"),
         ("vit-ViT", {"intermediate_size": 10**10}, "parameters, and the weights are"),
         ("blip-opt", {"num_query_tokens": 10**10}, "parameters, and the weights are"),
