@@ -5,9 +5,10 @@ than a bound, and DatasetError, a ConfigError as that is, for what is damaged or
 form. The text names the file, and the line or record in it.
 """
 
+import csv
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -39,18 +40,36 @@ from privaudit.datasets.named_places import located, search_path
 def named_classes(given: str) -> str:
     """Return class names with commas between them, of a choice as users give it.
 
+    Names that hold a comma stand in quotes, as in a .csv.
+
     Args:
         given: Such names; or a name of ``KNOWN_CLASSES``; or a .txt with one a line.
     """
     if given in KNOWN_CLASSES:
-        return ",".join(KNOWN_CLASSES[given])
+        return _joined(KNOWN_CLASSES[given])
     if given.endswith(".txt"):
         try:
-            lines = read_bytes(Path(given).expanduser()).decode().splitlines()
+            text = read_bytes(Path(given).expanduser()).decode("utf-8-sig")
         except UnicodeDecodeError:
             raise ConfigError(f"{given} lists no classes: it is no text.") from None
-        given = ",".join(line for line in lines if line.strip())
-    return ",".join(readable(name) for name in given.split(","))
+        return _joined(line for line in text.splitlines() if line.strip())
+    return _joined(_listed(given))
+
+
+def _joined(names: Iterable[str]) -> str:
+    doubled = [readable(name).replace('"', '""') for name in names]
+    quoted = [f'"{name}"' if {",", '"'} & {*name} else name for name in doubled]
+    return ",".join(quoted)
+
+
+def _listed(names: str) -> list[str]:
+    try:
+        return next(csv.reader([" ".join(names.split())], skipinitialspace=True), [])
+    except csv.Error as error:
+        raise ConfigError(
+            f"The classes {shown(names)} cannot be read ({error}). Write names with "
+            "commas between, in quotes where one holds a comma."
+        ) from None
 
 
 def only_classes(dataset: Dataset, names: str) -> Dataset:
@@ -58,24 +77,27 @@ def only_classes(dataset: Dataset, names: str) -> Dataset:
 
     Raises:
         DatasetError: There are fewer than two, one is there twice, or the data set has
-            none of that name.
+            none, or several, of that name.
     """
-    places = {_plain(name): place for place, name in enumerate(dataset.class_names)}
-    wanted = [_plain(name) for name in names.split(",")]
-    if len(wanted) < 2 or len(set(wanted)) < len(wanted):
+    wanted, there = _listed(names), dataset.class_names
+    found = _places(wanted, there)
+    if unknown := [name for name, at in zip(wanted, found, strict=True) if not at]:
+        raise DatasetError(
+            f"{len(unknown)} of the {len(wanted)} chosen classes are none of the data "
+            f"set's {len(there)}, such as {unknown[0]!r}."
+            f"{nearest(unknown[0], there)} It has {', '.join(there[:6])} and so on."
+        )
+    if several := next((at for at in found if len(at) > 1), None):
+        raise DatasetError(
+            f"{' and '.join(repr(there[place]) for place in several)} are two classes, "
+            "and the one that was chosen may be either. Write it as it is there."
+        )
+    chosen = torch.tensor(sorted({place for at in found for place in at}))
+    if len(chosen) < max(2, len(wanted)):
         raise DatasetError(
             f"The classes {names!r} were chosen, and two or more different ones are "
             "needed. Write them with commas between."
         )
-    unknown = [name for name in wanted if name not in places]
-    if unknown:
-        raise DatasetError(
-            f"{len(unknown)} of the {len(wanted)} chosen classes are none of the data "
-            f"set's {len(places)}, such as {unknown[0]!r}."
-            f"{nearest(unknown[0], places)} It has {', '.join(list(places)[:6])} and so "
-            "on."
-        )
-    chosen = torch.tensor(sorted(places[name] for name in wanted))
     kept = torch.isin(dataset.labels, chosen).nonzero().flatten()
     split, domains, groups = dataset.split, dataset.domains, dataset.groups
     dialogues = dataset.dialogues
@@ -89,6 +111,19 @@ def only_classes(dataset: Dataset, names: str) -> Dataset:
         domains=None if domains is None else domains[kept],
         groups=None if groups is None else groups[kept],
     )
+
+
+def _places(wanted: Sequence[str], there: Sequence[str]) -> list[list[int]]:
+    """Return where each name stands: as it is written, else with blanks, in any case."""
+    tables: dict[Callable[[str], str], dict[str, list[int]]]
+    tables = {way: {} for way in (str, readable, _plain)}
+    for way, table in tables.items():
+        for place, name in enumerate(there):
+            table.setdefault(way(name), []).append(place)
+    matches = (
+        (table.get(way(name)) for way, table in tables.items()) for name in wanted
+    )
+    return [next(filter(None, match), []) for match in matches]
 
 
 def _pictures(

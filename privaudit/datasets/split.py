@@ -239,7 +239,7 @@ CONTENTS, NEAR = "contents", "near-duplicates"
 SIDE = 16  # of a thumbnail, in pixels
 ALIKE = 0.98  # cosine of two thumbnails' deviations from their means
 MOST_COMPARED = 50_000  # records: each is compared with every other
-_ROWS = 2048
+_ROWS = 64
 
 
 def group_records(dataset: Dataset, wanted: str) -> Int[np.ndarray, " n"]:
@@ -287,16 +287,18 @@ def near_duplicates(dataset: Dataset) -> Int[np.ndarray, " n"]:
             "or write groups into a column."
         )
     small = np.stack([thumbnail(images[n]) for n in range(count)])
-    norms, pairs = (small**2).sum(axis=1), []
+    norms, group = (small**2).sum(axis=1), np.arange(count)
     for start in range(0, count, _ROWS):
-        rows = slice(start, start + _ROWS)
-        scale = np.sqrt(norms[rows, None] * norms)
-        alike = small[rows] @ small.T >= ALIKE * scale
+        rows, later = slice(start, start + _ROWS), group[start:]
+        scale = np.sqrt(norms[rows, None] * norms[start:])
+        alike = small[rows] @ small[start:].T >= ALIKE * scale
         alike &= scale > 0  # all of one colour: nothing to compare
-        pairs.append(np.argwhere(alike) + np.array([start, 0]))
-    left, right = np.concatenate(pairs).T
-    links = coo_matrix((np.ones(len(left), bool), (left, right)), (count, count))
-    return first_of(connected_components(links, directed=False)[1])
+        left, right = np.nonzero(alike)
+        # Links of groups, each once: those of records go by the square of a group.
+        links = np.divmod(np.unique(later[left] * count + later[right]), count)
+        found = coo_matrix((np.ones(len(links[0]), bool), links), (count, count))
+        group = first_of(connected_components(found, directed=False)[1][group])
+    return group
 
 
 def thumbnail(

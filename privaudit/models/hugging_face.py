@@ -12,6 +12,7 @@ declaring them is enough.
 
 import importlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,7 +68,8 @@ def declare_missing_operators() -> None:
 
 
 _PACKED = 8  # parameters in a byte, at most: what 1-bit weights would hold
-_LAYERS = ("layers", "n_layer", "depth")  # how config.json names a number of layers
+# How config.json names a number of layers; max_window_layers of Qwen2 is 28 for any.
+_LAYERS = re.compile("(?!max_).*(layers|n_layer|depth)")
 
 
 def check_folder(source: str) -> None:
@@ -119,7 +121,7 @@ def _layers(entries: Any) -> Iterator[tuple[str, int]]:
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         if isinstance(entry, dict):
             yield from _layers(entry)
-        elif isinstance(entry, int) and name.endswith(_LAYERS):
+        elif isinstance(entry, int) and _LAYERS.fullmatch(name):
             yield name, entry
 
 

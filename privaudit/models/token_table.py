@@ -276,14 +276,16 @@ def token_statistics(
     Args:
         logits: Of the next token; -inf where a token cannot come, but not everywhere.
         targets: The tokens that came; ``IGNORED`` where none is to be scored.
-        alphas: Orders of the entropies, at least 0.01; 1 or at least 0.01 off it.
+        alphas: Orders of the entropies, at least 0.01; 1 or at least 0.01 off it; six
+            digits name them, by which they have to differ.
         clamp: 1e-10 gives what was published, see
             :class:`ClampedTokens`; None is exact.
         block: Entries of the logits worked on at once, and at least one row; None fits
             the machine. Three blocks are held beside the logits.
 
     Raises:
-        ConfigError: An alpha that has no usable formula, or a target that is no token.
+        ConfigError: An alpha that has no usable formula, two of one name, or a target
+            that is no token.
     """
     alphas = tuple(map(float, alphas))
     _check(alphas, targets, logits.shape[-1])
@@ -327,6 +329,8 @@ def _check(alphas: Sequence[float], targets: Tensor, vocabulary: int) -> None:
                 f"A Renyi entropy of order {alpha:g} was requested. Use 1, or an "
                 "order of at least 0.01 that is at least 0.01 away from 1."
             )
+    if len({f"{alpha:g}" for alpha in alphas}) < len(set(alphas)):
+        raise ConfigError(f"Two of the orders {alphas} have one name, of six digits.")
     wrong = (targets != IGNORED) & ((targets < 0) | (targets >= vocabulary))
     if wrong.any():
         raise ConfigError(

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from privaudit.core.errors import DatasetError
 from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.files.archives import plain
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.images.picture_files import number, pictures_of
 from privaudit.datasets.records import Dialogue
@@ -62,7 +63,7 @@ def read_llava_json(path: Path) -> Dataset:
             f"None of the {len(listed)} conversations of {file} has a picture. Get it "
             "again."
         )
-    files = [str(entry["image"]) for _, entry in pictured]
+    files = [plain(str(entry["image"])) for _, entry in pictured]
     dialogues = tuple(_first_turns(entry, where) for where, entry in pictured)
     labels, class_names = number([name.split("/")[0] for name in files])
     if not all("/" in name for name in files):

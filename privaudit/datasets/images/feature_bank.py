@@ -214,7 +214,9 @@ def _scale(arrays: Arrays, file: Path) -> float | None:
         raise DatasetError(
             f"The scale in {file} is {raw.dtype} of shape {raw.shape}. Store one number."
         )
-    return float(raw.reshape(()))
+    if not (scale := float(raw.reshape(()))) > 0:
+        raise DatasetError(f"The scale in {file} is {scale:g}. Store one above 0.")
+    return scale
 
 
 def _template(arrays: Arrays, file: Path) -> str:

@@ -14,7 +14,7 @@ from jaxtyping import Int, UInt8
 
 from privaudit.core.errors import DatasetError, LimitError, MissingFileError
 from privaudit.core.lazy_torch import Tensor, torch
-from privaudit.core.limits import check_limit
+from privaudit.core.limits import check_limit, most, variable_of
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.files.archives import (
     FolderStore,
@@ -23,6 +23,7 @@ from privaudit.datasets.files.archives import (
     is_archive,
     is_picture,
     open_store,
+    plain,
 )
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")  # no others are decoded
@@ -51,6 +52,8 @@ class EncodedPictures(ABC):
         from PIL import Image
 
         content, name = io.BytesIO(self.content(index)), self.name(index)
+        if Image.MAX_IMAGE_PIXELS is not None:  # Pillow's own bound comes before ours
+            Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, most("pixels"))
         try:
             with Image.open(content, formats=FORMATS) as image:
                 _refuse_large(image.size, name)
@@ -58,9 +61,14 @@ class EncodedPictures(ABC):
                 pixels = np.array(image.convert("RGB"))
         except LimitError:
             raise
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise LimitError(
+                f"{name} is larger than pictures may be: {error} If that is right, set "
+                f"{variable_of('pixels')} to its pixels."
+            ) from None
         except (  # what Pillow raises on a broken picture
             OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError,
-            struct.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
+            struct.error,
         ) as error:  # fmt: skip
             raise DatasetError(
                 f"{name} is not a picture, or a broken one ({error}). Fix it, or take "
@@ -144,6 +152,7 @@ def pictures_of(folder: Path, names: Sequence[str]) -> PictureFiles:
     for name in names:
         if name.startswith("/") or ".." in PurePosixPath(name).parts:
             raise DatasetError(f"{name!r} in {folder} leaves the folder. Fix the list.")
+    names = [*map(plain, names)]
     for place in (folder, *_folders(folder)):
         folder_store = FolderStore(place)
         if names[0] in folder_store:

@@ -54,6 +54,20 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _by_split(value: Any) -> Any:
+    """Return a card's files as splits with paths; files alone are those of train.
+
+    Source: https://huggingface.co/docs/hub/datasets-manual-configuration, and
+    ``sanitize_patterns`` of the datasets library, which reads it.
+    """
+    if isinstance(value, dict):
+        return [{"split": split, "path": path} for split, path in value.items()]
+    listed = _listed(value)
+    if isinstance(listed, list) and {*map(type, listed)} == {str}:
+        return [{"split": "train", "path": listed}]
+    return listed
+
+
 @checked(frozen=True)
 class _SplitFiles:
     split: str
@@ -63,7 +77,8 @@ class _SplitFiles:
 @checked(frozen=True)
 class _Config:
     config_name: str
-    data_files: list[_SplitFiles]
+    data_files: Annotated[list[_SplitFiles] | None, BeforeValidator(_by_split)] = None
+    data_dir: str = "."
     default: bool = False
 
 
@@ -124,16 +139,19 @@ def _by_readme(path: Path) -> dict[str, list[Path]]:
             f"{path} holds the configurations {', '.join(c.config_name for c in configs)}"
             ". Put the files of one of them into a folder, and name that."
         )
-    found = {
-        one.split: [file for pattern in one.path for file in _matching(pattern, path)]
-        for one in chosen[0].data_files
-    }
-    for split, files in found.items():
-        if not files:
+    files, place = chosen[0].data_files, chosen[0].data_dir
+    base = path / _inside(place, path) if PurePosixPath(place).parts else path
+    if not files:
+        return _by_name(base)
+    found = dict[str, list[Path]]()
+    for one in files:  # of which several may be of one split
+        matching = [file for pattern in one.path for file in _matching(pattern, base)]
+        if not matching:
             raise MissingFileError(
-                f"{path / 'README.md'} names files of {split}, and there are none that "
-                f"end in {' or '.join(TABLES)}. Get them, too."
+                f"{path / 'README.md'} names files of {one.split}, and there are none "
+                f"that end in {' or '.join(TABLES)}. Get them, too."
             )
+        found.setdefault(one.split, []).extend(matching)
     return found
 
 
@@ -142,8 +160,8 @@ def _matching(pattern: str, path: Path) -> list[Path]:
     parts = PurePosixPath(_inside(pattern, path)).parts
     if any("**" in part and part != "**" for part in parts):
         raise DatasetError(
-            f"{path / 'README.md'} names the files {pattern!r}: ** stands for folders, "
-            "and for nothing else. Write data/**/*.parquet, say."
+            f"The card names the files {pattern!r} in {path}: ** stands for folders, and "
+            "for nothing else. Write data/**/*.parquet, say."
         )
     return sorted(file for file in path.glob(pattern) if file.suffix in TABLES)
 
@@ -441,7 +459,9 @@ def _named(
             f"A record in {rows.path} has nothing under {column}. Give each {what}, or "
             f"name another {option}."
         )
-    return number(names)
+    numbers, known = number(names)  # a name of underscores alone stays one
+    raw = sorted(set(names))
+    return numbers, tuple(word or name for word, name in zip(known, raw, strict=True))
 
 
 def _texts(rows: _Rows) -> tuple[tuple[str, ...], ...]:

@@ -180,7 +180,14 @@ def _read_columns(folder: Path, usual: Mapping[str, Any]) -> Columns:
 def _find_tables(path: Path) -> list[tuple[int, Path]]:
     """Return tables with their parts; one alone is in one piece."""
     tables = [path] if path.is_file() else sorted(path.glob("*.csv"))
-    known = {SPLITS[f.stem.lower()]: f for f in tables if f.stem.lower() in SPLITS}
+    known = dict[int, Path]()
+    for file in tables:
+        part = SPLITS.get(file.stem.lower())
+        if part is not None and known.setdefault(part, file) is not file:
+            raise DatasetError(
+                f"{known[part].name} and {file.name} in {path} are the same part. "
+                "Put their rows into one, or take one out."
+            )
     if TRAIN not in known or len(known) == 1:
         missing = f"There is no table in {path}. Put a .csv there."
         return [(TRAIN, only_file(path, "*.csv", missing))]

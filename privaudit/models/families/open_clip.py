@@ -3,6 +3,7 @@
 ARCH is open_clip's name, or the path of one of its configurations (.json).
 """
 
+import json
 import warnings
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,6 +18,7 @@ from privaudit.core.errors import (
     UnknownNameError,
     shown,
 )
+from privaudit.core.limits import check_json, read_bytes
 from privaudit.models.clip.checkpoints import (
     check_is_there,
     load_checkpoint,
@@ -56,7 +58,7 @@ def _load(request: ModelRequest) -> PromptableCLIP:
         checkpoint = _download(open_clip, request.name, tag_options)
     options = _model_options(open_clip, architecture, tag_options)
     check_is_there(checkpoint)
-    clip = _build(open_clip, options)
+    clip = _build(open_clip, request.name, options)
     load_checkpoint(clip, checkpoint)
     tokenizer = _tokenizer(open_clip, architecture, options)
     if options["text_cfg"].get("hf_model_name"):  # which says more, or nothing
@@ -75,12 +77,31 @@ def _known_architecture(open_clip: Any, architecture: str) -> str:
                 f"The model configuration {named} has a colon in its file's name, and "
                 "open_clip would read another in its place. Rename the file."
             )
+        _check_configuration(Path(named))
         open_clip.add_model_config(Path(named))
     known = open_clip.list_models()
     if architecture not in known:
         nearest = get_close_matches(architecture, known, n=8, cutoff=0.3) or known
         raise UnknownNameError("open_clip architecture", architecture, nearest)
     return architecture
+
+
+def _check_configuration(path: Path) -> None:
+    """Refuse a broken configuration: open_clip would read it again with every other."""
+    check_json(content := read_bytes(path), str(path))
+    try:
+        entries = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"The model configuration {path} is no JSON ({error}). Restore the file."
+        ) from None
+    wanted = {"embed_dim": int, "vision_cfg": dict, "text_cfg": dict}
+    held = entries if isinstance(entries, dict) else {}
+    if wrong := [n for n, kind in wanted.items() if not isinstance(held.get(n), kind)]:
+        raise ConfigError(
+            f"The model configuration {path} needs embed_dim, a number, and vision_cfg "
+            f"and text_cfg, objects: {', '.join(wrong)} of it cannot be used. Mend it."
+        )
 
 
 def _is_quick(open_clip: Any, architecture: str, tag: str, path: Path) -> bool:
@@ -226,14 +247,20 @@ def _check_text_tower(open_clip: Any, name: str) -> None:
         )
 
 
-def _build(open_clip: Any, options: dict[str, Any]) -> nn.Module:
+def _build(open_clip: Any, name: str, options: dict[str, Any]) -> nn.Module:
     """Build the model without weights, in silence (open_clip's own warns of that)."""
     from transformers.initialization import no_init_weights
 
     kind = "CustomTextCLIP" if options.pop("custom_text", False) else "CLIP"
     kind = "CoCa" if "multimodal_cfg" in options else kind
-    with no_init_weights():  # drawing what a checkpoint replaces takes seconds
-        return getattr(open_clip, kind)(**options)
+    try:
+        with no_init_weights():  # drawing what a checkpoint replaces takes seconds
+            return getattr(open_clip, kind)(**options)
+    except Exception as error:  # whatever a wrong configuration can raise
+        raise ConfigError(
+            f"open_clip cannot build {name} ({type(error).__name__}: {error}). Mend its "
+            "configuration."
+        ) from error
 
 
 def _preparation(clip: nn.Module, tag_options: dict[str, Any]) -> PicturePreparation:

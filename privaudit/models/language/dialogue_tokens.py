@@ -148,7 +148,7 @@ class DialogueTokens:
 
         Raises:
             ConfigError: A row does not fit into the context, an answer is empty, or a
-                question holds the tokenizer's own mark for pictures.
+                question or an answer holds the tokenizer's own mark for pictures.
         """
         rows = [self._row(i, each) for i, each in enumerate(dialogues)]
         longest = max((len(ids) for ids, _ in rows), default=0)
@@ -162,6 +162,11 @@ class DialogueTokens:
     def _row(self, record: int, dialogue: Dialogue) -> tuple[list[int], list[int]]:
         prompt, kinds = self._prompt(record, dialogue.question)
         answer = self._answer(record, dialogue)
+        if self.image_token is not None and self._image in answer:
+            raise ConfigError(
+                f"The answer of record {record} holds {self.image_token!r}, which stands "
+                "for a picture. Take that out."
+            )
         total = len(prompt) + len(answer)
         if self.context is not None and total > self.context:
             raise ConfigError(

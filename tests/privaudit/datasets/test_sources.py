@@ -13,7 +13,7 @@ from privaudit.core.errors import (
     MissingFileError,
     UnknownNameError,
 )
-from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, FeatureBank
+from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset, FeatureBank
 from privaudit.datasets.images.picture_files import PictureFiles
 from privaudit.datasets.sources import (
     KNOWN_CLASSES,
@@ -259,6 +259,13 @@ def test_a_choice_is_names_a_file_or_a_name(tmp_path: Path) -> None:
     assert named_classes(str(file)) == "bird,ice cream"
     assert named_classes("bird, ice_cream") == "bird,ice cream"
     assert len(named_classes("office-caltech-10").split(",")) == 10
+    names = ("Turkey", "turkey", "tench, Tinca tinca")
+    bank = Dataset(FeatureBank(torch.eye(3)), torch.arange(3), names)
+    file.write_text("tench, Tinca tinca\nturkey\n")
+    chosen = named_classes(named_classes(str(file)))
+    assert only_classes(bank, chosen).class_names == names[1:]
+    with pytest.raises(DatasetError, match="'Turkey' and 'turkey' are two classes"):
+        only_classes(bank, "TURKEY,turkey")
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="it is no text"):
         named_classes(str(file))

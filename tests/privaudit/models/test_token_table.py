@@ -261,10 +261,10 @@ def test_half_precision_is_worked_out_in_float32() -> None:
         torch.testing.assert_close(found[name], values)
 
 
-@pytest.mark.parametrize("alpha", [0.0, -1.0, 1.001, math.nan])
-def test_an_order_without_a_formula_is_refused(alpha: float) -> None:
-    with pytest.raises(ConfigError, match=r"at least 0\.01"):
-        of([[1.0, 2.0]], [0], alphas=(alpha,))
+@pytest.mark.parametrize("alpha", [0.0, -1.0, 1.001, math.nan, 2.00000001])
+def test_an_order_without_a_formula_or_name_is_refused(alpha: float) -> None:
+    with pytest.raises(ConfigError, match=r"at least 0\.01|one name, of six digits"):
+        of([[1.0, 2.0]], [0], alphas=(2.0, alpha))
 
 
 @pytest.mark.parametrize("target", [2, -1])

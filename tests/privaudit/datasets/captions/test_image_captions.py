@@ -1,4 +1,5 @@
 import json
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.privaudit.datasets.conftest import (
 
 LIST = "metadata.jsonl"
 LINES: list[dict[str, Any]] = [
-    {"image": "1.png", "captions": ["A dog. ", "One dog."], "label": "dog"},
+    {"image": "./1.png", "captions": ["A dog. ", "One dog."], "label": "dog"},
     {"image": "2.png", "captions": "A cat.", "label": "cat"},
     {"image": "1.png", "question": "Which?", "answer": ["dog", "a dog"],
      "label": "dog"},
@@ -38,9 +39,8 @@ def of_one(**keys: Any) -> dict[str, Any]:
 
 
 def test_captions_answers_and_choices_may_stand_in_one_list(bring: Bring) -> None:
-    dataset = load_dataset(
-        "image-captions", bring({LIST: lines(*LINES), **PICTURES}, [LIST])
-    )
+    content = BOM_UTF8 + lines(*LINES)
+    dataset = load_dataset("image-captions", bring({LIST: content, **PICTURES}, [LIST]))
     assert dataset.class_names == ("cat", "dog")
     assert dataset.labels.tolist() == [1, 0, 1, 0]
     assert dataset.split is None

@@ -24,11 +24,10 @@ def test_the_first_exchange_about_each_picture_is_read(bring: Bring) -> None:
     listed = [
         talk("<image>\nWhat is it? ", " A dog.", "Is it wet?", "Yes."),
         {"id": "2", "conversations": talk("Hello", "Hello.")["conversations"]},
-        talk("Which colour?\n<image>", "Red.", image="gqa/images/2.png"),
+        talk("Which colour?\n<image>", "Red.", image="./gqa/images/2.png"),
     ]
-    dataset = load_dataset(
-        "llava-json", bring({LIST: json.dumps(listed).encode(), **PICTURES}, [LIST])
-    )
+    content = json.dumps(listed).encode("utf-8-sig")
+    dataset = load_dataset("llava-json", bring({LIST: content, **PICTURES}, [LIST]))
     assert [d.question for d in dataset.dialogues] == ["What is it?", "Which colour?"]
     assert [d.answers for d in dataset.dialogues] == [("A dog.",), ("Red.",)]
     assert dataset.class_names == ("coco", "gqa")

@@ -20,7 +20,7 @@ from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN
 from privaudit.datasets.sources import TableColumns, load_dataset
 from privaudit.datasets.tables.columns import TablePictures
-from privaudit.datasets.tables.hf import read_hf
+from privaudit.datasets.tables.hf import find_tables, read_hf
 from privaudit.runs.config import make_config
 from privaudit.runs.run import load_run
 from tests.privaudit.datasets.conftest import parts_of, texts_of
@@ -225,14 +225,16 @@ def test_texts_alone_and_pairs_have_classes_and_questions(tmp_path: Path) -> Non
         "text": ["one", "two ", "three", "four"],
         "other": ["a", "b", "c", "d"],
         "label": [10, 9, -1, 10],
+        "who": ["a_b", "_", "c", "_"],
     }
     write_parquet(tmp_path / "train.parquet", columns)
     alone = read_hf(tmp_path)
     assert texts_of(alone) == (("one",), ("two",), ("four",))  # -1 is no class
     assert (alone.labels.tolist(), alone.class_names) == ([1, 0, 1], ("9", "10"))
     assert alone.dialogues[0].question.startswith("Text: one\nWhich class is it?")
-    pairs = read_hf(tmp_path, TableColumns(text="text,other"))
+    pairs = read_hf(tmp_path, TableColumns(text="text,other", owner="who"))
     assert texts_of(pairs)[2] == ("four", "d")
+    assert pairs.domain_names == ("_", "a b")
 
 
 def test_validation_stands_in_for_a_test_split_and_other_splits_are_left_out(
@@ -307,9 +309,7 @@ def test_columns_that_cannot_be_used_are_one_clear_line(
     assert str(tmp_path) in str(caught.value)
 
 
-def test_a_file_whose_name_has_no_split_beside_others_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_names_no_split_beside_others_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train.parquet", rows(2), FEATURES)
     write_parquet(tmp_path / "more.parquet", rows(2), FEATURES)
     with pytest.raises(ConfigError, match=r"splits train, .* none: more\.parquet\."):
@@ -395,6 +395,16 @@ def test_several_configurations_and_broken_cards_are_refused(tmp_path: Path) -> 
             read_hf(tmp_path)
     (tmp_path / "README.md").write_text("# Pets\n")
     assert read_hf(tmp_path).class_names == ("0", "1")
+    for files, counts in (
+        ("data_files: train-*\n  data_dir: ./data", [2]),
+        ("data_files: [data/train-*, data/test-*]", [3]),
+        ("data_files: {train: [data/train-*], test: data/test-*}", [2, 1]),
+        ("data_dir: data", [1, 2]),
+        ("data_files: [{split: a, path: data/tr*}, {split: a, path: data/te*}]", [3]),
+    ):
+        head = CARD.partition("data_files")[0]
+        (tmp_path / "README.md").write_text(f"{head}{files}\n---\n")
+        assert [len(one) for one in find_tables(tmp_path).values()] == counts
 
 
 def test_a_name_of_the_hub_is_fetched_or_refused_in_one_line(

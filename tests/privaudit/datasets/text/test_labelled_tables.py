@@ -206,6 +206,8 @@ def test_missing_pictures_and_several_tables_are_named(tmp_path: Path) -> None:
     files = {"a.csv": GOOD.encode(), "b.csv": GOOD.encode()}
     with pytest.raises(ConfigError, match=r"holds a\.csv, b\.csv. Name one"):
         load_dataset("text-table", write_folder(tmp_path / "two", files))
+    path = write_folder(tmp_path / "one", {"test.csv": b"", "testing.csv": b""})
+    assert_refused("text-table", path, r"test\.csv and testing\.csv in")
     with pytest.raises(ConfigError, match=r"x\.txt is no table that is read"):
         load_dataset("text-table", write_folder(tmp_path, {"x.txt": b""}) / "x.txt")
 

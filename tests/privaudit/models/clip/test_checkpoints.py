@@ -155,7 +155,18 @@ def test_the_activation_is_the_one_that_was_named(
     assert ("QuickGELU" in kinds, "GELU" in kinds) == (is_quick, not is_quick)
 
 
-def test_a_missing_file_is_named(configuration: str, tmp_path: Path) -> None:
+def test_broken_and_missing_files_are_named_and_break_no_others(
+    configuration: str, small_options: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = json.dumps(small_options)
+    for text, why in (
+        (whole[:-1], "is no JSON"),
+        ("[1]", "embed_dim, vision_cfg, text_cfg of it"),
+        (whole.replace("16}", "0}"), r"build .*bad.json \(ZeroDivisionError"),
+    ):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(ConfigError, match=why):
+            load_clip(f"open_clip:{tmp_path}/bad.json", tmp_path / "bad.json")
     with pytest.raises(MissingFileError, match=r"no checkpoint .*nowhere\.pt"):
         load_clip(configuration, tmp_path / "nowhere.pt")
     with pytest.raises(MissingFileError, match="no model configuration"):

@@ -120,16 +120,14 @@ def test_a_caption_longer_than_the_context_is_refused() -> None:
         write([Dialogue("q", ("a",)), Dialogue("q", ("abcde",))])
 
 
-def test_an_empty_answer_is_refused() -> None:
-    write = DialogueTokens(Letters(), "{image}{question}", parts=2)
-    with pytest.raises(ConfigError, match="answer of record 0 is empty"):
-        write([Dialogue("q", (" ",))])
-
-
-def test_a_question_that_holds_the_mark_for_pictures_is_refused() -> None:
+def test_empty_answers_and_marks_for_pictures_are_refused() -> None:
     write = DialogueTokens(Letters(), LLAVA_TEMPLATE, 2, image_token="<image>")
     with pytest.raises(ConfigError, match=r"Record 0 has 3 places .* '<image>'"):
         write([Dialogue("What is <image>?", ("n",))])
+    with pytest.raises(ConfigError, match="answer of record 0 holds '<image>'"):
+        write([Dialogue("What?", ("an <image>",))])
+    with pytest.raises(ConfigError, match="answer of record 0 is empty"):
+        write([Dialogue("What?", (" ",))])
 
 
 def test_places_in_a_question_are_left_as_they_are() -> None:
