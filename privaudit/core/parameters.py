@@ -5,8 +5,10 @@ Classes are frozen pydantic dataclasses, whose fields are the parameters.
 
 import dataclasses
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -198,6 +200,19 @@ def alike(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-9)  # below any delta
     return bool(one == other)
+
+
+def as_int(value: Any) -> Any:
+    """Return a whole number as Python's own, such as numpy's; others as they are.
+
+    Example:
+        >>> import numpy as np
+        >>> as_int(np.int64(4)), as_int(True), as_int(0.5)
+        (4, True, 0.5)
+    """
+    with suppress(TypeError):
+        return value if isinstance(value, bool) else operator.index(value)
+    return value
 
 
 def above_zero(name: str, value: float) -> None:
