@@ -65,11 +65,25 @@ def test_what_is_kept_goes_when_the_code_changes(tmp_path: Path) -> None:
         ({"query": len, "labels": np.array([2**63 + 1])}, "to 9223372036854775809, of"),
         ({"query": len, "labels": [0], "task": "regression"}, "regression"),
         ({"query": len, "labels": [0], "utility": 1}, "utility of"),
+        ({"query": len, "labels": [0, 1], "contents": ["a", "b"]}, "contents .* encod"),
+        ({"query": len, "labels": [0, 1], "contents": np.array([1, 3])}, "not bytes"),
+        ({"query": len, "labels": [0], "contents": 3}, "contents .* not iterable"),
+        ({"query": len, "labels": [0], "class_names": "cat"}, "class_names .* 'cat'"),
     ],
 )
 def test_what_an_owner_lacks_is_said(given: dict[str, Any], says: str) -> None:
     with pytest.raises(PrivauditError, match=says):
         Owner.of(SimpleNamespace(**given))
+
+
+def test_what_is_optional_may_be_none() -> None:
+    nothing = dict.fromkeys(("class_names", "contents", "base", "utility"))
+    owner = Owner.of(SimpleNamespace(query=len, labels=[0, 1], **nothing))
+    assert (owner.names_of_classes, owner.contents, owner.base) == (
+        ("0", "1"),
+        None,
+        {},
+    )
 
 
 @pytest.mark.parametrize(
