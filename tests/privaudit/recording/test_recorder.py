@@ -1,6 +1,7 @@
 """The recorder: what it writes, refuses and leaves; it raises nothing into a federation."""
 
 import gc
+import inspect
 import json
 import logging
 import os
@@ -103,7 +104,8 @@ def test_a_tensor_is_recorded_as_it_was(tmp_path: Path) -> None:
         recorder.broadcast(0, client, {"w": weight})
     weight += 1
     for client in NAMES:
-        recorder.update(0, client, {"w": weight.numpy()})
+        unchecked = inspect.unwrap(Recorder.update)  # as it runs outside of tests
+        assert unchecked(recorder, np.int64(0), client, {"w": weight.numpy()})
     weight += 1
     recorder.close()
     stored = recorded_messages(tmp_path / "run")
@@ -339,6 +341,7 @@ NOT_RECORDED: dict[str, tuple[Any, Any]] = {
     "a weight beyond float32": (W, 1e300),
     "a weight in words": (W, "many"),
     "two weights": (W, torch.ones(2)),
+    "a tensor of the weight's name": ({**W, "num-examples": torch.ones(3, 2)}, 5),
 }
 RECORDED: dict[str, tuple[Any, Any]] = {
     "not finite": ({**W, "bias": torch.tensor([np.nan, np.inf, 0, 0])}, 5),
