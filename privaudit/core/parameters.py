@@ -237,4 +237,5 @@ def probability(name: str, value: float) -> None:
 
 def _require(holds: bool, name: str, value: float | int, wanted: str) -> None:
     if not holds:
-        raise ConfigError(f"The {name} must be {wanted}, and is {value:g}.")
+        there = shown(value) if isinstance(value, int) else f"{value:g}"
+        raise ConfigError(f"The {name} must be {wanted}, and is {there}.")
