@@ -10,6 +10,7 @@ from privaudit.core.devices import (
     in_chunks,
     is_checkpointing,
     memory_limit,
+    moved,
     parse_size,
     use_checkpointing,
     use_memory,
@@ -57,6 +58,13 @@ def test_another_process_computes_as_this_one() -> None:
         with torch.no_grad():
             assert not is_checkpointing()
     assert not is_checkpointing()
+
+
+def test_what_is_moved_keeps_its_form() -> None:
+    held = {"a": [torch.zeros(1), (torch.zeros(2), 3)]}
+    there = moved(held, torch.device("meta"))
+    assert [there["a"][0].device.type, there["a"][1][0].device.type] == ["meta"] * 2
+    assert (type(there["a"]), there["a"][1][1]) == (list, 3)
 
 
 def test_tensors_are_counted_while_they_live() -> None:
