@@ -95,6 +95,11 @@ def test_damage_says_what_to_do(
         read_sweep(tmp_path)
 
 
+def test_an_epsilon_of_0_is_the_most_noise() -> None:
+    points = [point("dp-fpl", epsilon, 1) for epsilon in (0.0, None, 8.0)]
+    assert [cell.epsilon for cell in aggregate(points)] == [None, 8.0, 0.0]
+
+
 def test_an_empty_folder_holds_no_sweep(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError):
         read_sweep(tmp_path)
