@@ -313,6 +313,8 @@ def test_against_a_card_the_interval_knows_of_its_noise(
     assert check.question.before == shown.value
     widths = [one.estimate.high - one.estimate.low for one in (check, exact)]
     assert widths[0] > widths[1]
+    twice = replace(asked, attacks=(check.question.name.split()[0],) * 2)
+    assert len(gate(run, tmp_path / "public", twice, accept_unsigned=True).tested) == 1
     with pytest.raises(ConfigError, match="no estimate at attack_results"):
         gate(run, tmp_path / "public", replace(asked, metrics=("success",)))
     with pytest.raises(IncompatibleRunsError, match="has a number of LossThreshold"):
