@@ -540,6 +540,8 @@ def _reused(noises: Sequence[ServersNoise]) -> Iterator[str]:
     """Say where the noise of two rounds is not independent."""
     by_size = defaultdict(list)
     for noise in noises:
+        if not noise.tensors:
+            continue
         parts = [drawn.first for _, drawn in sorted(noise.tensors.items())]
         by_size[sum(map(len, parts))].append((noise.index, torch.cat(parts)[:COMPARED]))
     for some in by_size.values():

@@ -1,7 +1,9 @@
 """Noise as claimed; and what a trainer records of itself agrees with what it does."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from privaudit.checks.lint.clipping import clipped_norms
 from privaudit.checks.lint.evidence import Evidence, Rule
 from privaudit.checks.lint.noise import (
     Residual,
+    _reused,
     client_residuals,
     noise_as_claimed,
     pool,
@@ -115,6 +118,11 @@ def test_noise_that_repeats_is_an_error(look: Look) -> None:
     found = noise_as_claimed(replace(evidence, trace=trace))
     assert [f.severity for f in found] == ["error"]
     assert "6 of 36 draws of noise repeat another" in found[0].sentence
+
+
+def test_servers_that_send_whole_numbers_alone_reuse_no_noise() -> None:
+    noises = [SimpleNamespace(index=index, tensors={}) for index in range(2)]
+    assert not [*inspect.unwrap(_reused)(noises)]
 
 
 def as_claimed(evidence: Evidence, residual: Residual, stream: Stream) -> Any:
