@@ -406,8 +406,6 @@ def audit_readings(
     Raises:
         ConfigError: As there, or both were requested of a claim about one.
     """
-    if adjacency is not None:
-        _refuse_unknown("adjacency", adjacency, ("both", *get_args(Adjacency)))
     method = make_config(trainer, settings, clients=2).build_trainer()
     is_open = leaves_adjacency_open(method)
     if adjacency is None:

@@ -4,8 +4,7 @@ import inspect
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -205,19 +204,13 @@ def _named(path: Path) -> str:
 
 
 def _places() -> Iterator[Finding]:
-    places: dict[str, Callable[[], str]] = {
-        "runs": lambda: _named(runs_folder(None)),
-        "cache": lambda: _named(cache_folder()),
-        "signing key": key_place,
-    }
-    for name, place in places.items():
-        try:
-            yield name, place()
-        except PrivauditError as error:
-            yield name, str(error).partition(". ")[0]
-    hub = Path(os.environ.get("HF_HUB_CACHE", _HUB))
-    with suppress(RuntimeError):  # no home folder
-        hub = hub.expanduser()
+    try:
+        yield "runs", _named(runs_folder(None))
+    except PrivauditError as error:
+        yield "runs", str(error).partition(". ")[0]
+    yield "cache", _named(cache_folder())
+    yield "signing key", key_place()
+    hub = Path(os.environ.get("HF_HUB_CACHE", _HUB)).expanduser()
     models = sorted(hub.glob("models--*")) if hub.is_dir() else []
     said = f"{hub} ({_state(hub)}), {len(models)} models"
     if os.environ.get("HF_HUB_OFFLINE"):

@@ -56,9 +56,7 @@ def write_time(seconds: float) -> str:
     sizes = {3600: "h", 60: "m", 1: "s"}
     size = next((size for size in sizes if seconds >= size), 1)
     number = seconds / size
-    return (
-        f"{number:.0f}{sizes[size]}" if number >= 10 else f"{number:.2g}{sizes[size]}"
-    )
+    return f"{number:{'.0f' if number >= 10 else '.2g'}}{sizes[size]}"
 
 
 def outcome_in_words(code: str) -> str:

@@ -212,8 +212,7 @@ def _class_names(given: Any, name: str) -> tuple[str, ...]:
         return ()
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigError(
-            f"class_names of {name} are {shown(given)}. Give a list of one text for each "
-            "class."
+            f"class_names of {name} are {shown(given)}. List one text for each class."
         )
     return tuple(map(str, given))
 
@@ -240,10 +239,7 @@ def _contents(given: Any, name: str) -> UInt8[np.ndarray, "n bytes"] | None:
         numbers = (as_int(one) for one in given)
         held = [one if isinstance(one, int) else bytes(one) for one in numbers]
         hashes = [hashlib.sha256(one).digest() for one in held]
-    except (
-        TypeError,
-        ValueError,
-    ) as error:  # texts; numbers, of which bytes makes zeros
+    except (TypeError, ValueError) as error:  # of numbers bytes() would make zeros
         raise ConfigError(
             f"contents of {name} are not bytes of each record ({error}). Give a list of "
             "bytes, such as text.encode(), or hashes as uint8 [n, bytes]."

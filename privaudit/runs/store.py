@@ -363,9 +363,7 @@ def copy_of(url: str) -> Path:
 
 def url_of(path: Path) -> str | None:
     """Return the URL of what a folder is a working copy of; None if it is none."""
-    with suppress(
-        ValueError
-    ):  # it lies elsewhere or holds all copies, or no cache does
+    with suppress(ValueError):  # elsewhere, of all copies, or where no cache can be
         copy, *below = path.resolve().relative_to(_copies().resolve()).parts
         with suppress(MissingFileError):
             url = read_bytes(_copies() / copy / _ADDRESS).decode()

@@ -20,6 +20,7 @@ CanaryName = Literal["opposed", "gradient", "mislabelled", "picture"]
 WhereName = Literal["peer", "released"]
 AdjacencyName = Literal["add/remove-one", "replace-one", "both"]
 BoundName = Literal["split", "multi-split"]
+_OF_CANARIES = "canary", "where", "adjacency", "bound", "repeats", "records", "seed"
 
 
 def claim(
@@ -84,17 +85,10 @@ def claim(
     }
     fields = {**parse_pairs("--field", field or []), **options.given(rounds=rounds)}
     view = choose_view()
-    of_canaries = {
-        "canary": canary,
-        "where": where,
-        "adjacency": adjacency,
-        "bound": bound,
-        "repeats": repeats,
-        "records": records,
-        "seed": seed,
-    }
-    usual = signature(claim).parameters
-    chosen = [one for one, by in of_canaries.items() if by != usual[one].default]
+    given = canary, where, adjacency, bound, repeats, records, seed
+    usual = [signature(claim).parameters[one].default for one in _OF_CANARIES]
+    named = zip(_OF_CANARIES, given, usual, strict=True)
+    chosen = [one for one, value, default in named if value != default]
     if _try_out(name, settings, fields, chosen, out, view):
         return
     with view:

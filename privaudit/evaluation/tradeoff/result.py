@@ -226,9 +226,7 @@ def aggregate(
 
 def _noise(epsilon: float | None) -> float:
     """Order epsilons by noise, none first."""
-    if epsilon is None:
-        return 0.0
-    return 1 / epsilon if epsilon else math.inf
+    return math.inf if epsilon == 0 else 1 / (epsilon or math.inf)
 
 
 def _cell(

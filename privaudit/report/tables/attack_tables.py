@@ -220,5 +220,5 @@ def size(count: float | int) -> str:
     for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= 0.9995 * least:  # 999,999 bytes are 1 MB
             number = count / least
-            return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
+            return f"{number:{'.0f' if number >= 100 else '.3g'}} {unit}"
     return f"{count:.0f} bytes"

@@ -67,10 +67,6 @@ def test_it_says_what_is_installed_and_what_is_found(
     assert "cifar10" in found["not found"].split(", ")
     assert "openai/clip-vit-base-patch32" in out
     assert "[dev]" not in out
-    for name in ("HOME", "PRIVAUDIT_CACHE", "HF_HUB_CACHE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
-    assert "home, so there is no place for a cache" in cli.done("doctor")
 
 
 def test_the_version_and_the_lists_need_no_argument(cli: Cli) -> None:

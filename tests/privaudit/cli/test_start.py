@@ -149,11 +149,10 @@ def test_a_process_that_was_ended_by_others_fails(body: str) -> None:
 def test_a_fault_of_the_command_shows_its_traceback(fork: str) -> None:
     code = "import os; from privaudit.cli import main, start; main._run_here = lambda: 1 / 0"
     done = in_no_bits(ROOT, "-c", f"{code}\n{fork}\nstart.run()")
-    err = done.stderr
     assert done.returncode == FAULT == 70  # 1 is a finding
-    assert err.startswith("Traceback")
-    assert err.count("ZeroDivisionError") == 1
-    assert "other people" not in err
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.count("ZeroDivisionError") == 1
+    assert "other people" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])

@@ -101,11 +101,10 @@ def test_a_tensor_is_recorded_as_it_was(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run")
     weight = torch.zeros(3)
     for client in NAMES:
-        recorder.broadcast(0, client, {"w": weight})
+        inspect.unwrap(Recorder.broadcast)(recorder, np.int64(0), client, {"w": weight})
     weight += 1
     for client in NAMES:
-        unchecked = inspect.unwrap(Recorder.update)  # as it runs outside of tests
-        assert unchecked(recorder, np.int64(0), client, {"w": weight.numpy()})
+        recorder.update(0, client, {"w": weight.numpy()})
     weight += 1
     recorder.close()
     stored = recorded_messages(tmp_path / "run")

@@ -190,8 +190,7 @@ def test_several_runs_are_counted_and_the_worst_is_named() -> None:
     assert "Worst first" in Page(html).words
     others = [make_audit(seed=seed) for seed in range(3)]
     for one, name in zip(others, ("digits", "scenes", "letters"), strict=True):
-        config = one.run.config.model_copy(update={"dataset": name})
-        object.__setattr__(one.run, "config", config)
+        object.__setattr__(one.run.config, "dataset", name)
     assert dict(screen_of(others).facts)["Data"] == "3 data sets"
 
 

@@ -31,13 +31,7 @@ from privaudit.runs import store as working_copy
 from privaudit.runs.lease import take_lease
 from privaudit.runs.run import Run, find_place, runs_folder
 from privaudit.runs.run_folder import refresh
-from privaudit.runs.store import (
-    RemoteFolder,
-    RemoteLeases,
-    copy_of,
-    refuse_secrets,
-    url_of,
-)
+from privaudit.runs.store import RemoteFolder, RemoteLeases, refuse_secrets
 from privaudit.statistics.evidence import Limits
 from tests.conftest import Cli, refuse
 from tests.places import common_folder
@@ -318,15 +312,12 @@ def test_what_a_store_holds_is_foreign(
     assert not list(tmp_path.joinpath("c", "runs").rglob("run.json"))
 
 
-def test_without_a_home_runs_are_found_and_a_store_needs_a_cache(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("PRIVAUDIT_CACHE", "HOME"):
-        monkeypatch.delenv(name)
+def test_without_a_home_runs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.environ", {})
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
-    assert url_of(tmp_path) is None
+    assert working_copy.url_of(Path("runs")) is None
     with pytest.raises(ConfigError, match=r"no home.* Set PRIVAUDIT_CACHE"):
-        copy_of(URL)
+        working_copy.copy_of(URL)
 
 
 @pytest.mark.usefixtures("store")
@@ -340,9 +331,8 @@ def test_a_place_that_is_none_is_one_line(cli: Cli, tmp_path: Path) -> None:
     refuse(cli, "Name one", "lint", "run", "--runs", "simplecache::memory://here")
     refuse(cli, "not installed: Install adlfs to", *begin, "abfs://container/runs")
     refuse(cli, "https:// can only be read", *begin, "https://host/runs")
-    copies = tmp_path.joinpath("a", "runs")
-    assert not list(copies.glob("*/*"))  # nor working copies
-    assert url_of(copies) is None
+    assert not list(tmp_path.joinpath("a", "runs").glob("*/*"))  # nor working copies
+    assert working_copy.url_of(tmp_path / "a" / "runs") is None
 
 
 @pytest.mark.usefixtures("store")

@@ -307,14 +307,12 @@ def test_against_a_card_the_interval_knows_of_its_noise(
     card = export_public(run, tmp_path / "public").card
     shown = card.audits[SCENARIO].auroc
     assert shown is not None
-    asked = GateSettings(metrics=("auroc",), guarantees=False, margin=0.3)
+    asked = replace(AUROC, attacks=AUROC.attacks * 2, guarantees=False, margin=0.3)
     (check,) = gate(run, tmp_path / "public", asked, accept_unsigned=True).tested
     (exact,) = gate(run, run.path / "audits" / SCENARIO / "audit.json", asked).tested
     assert check.question.before == shown.value
     widths = [one.estimate.high - one.estimate.low for one in (check, exact)]
     assert widths[0] > widths[1]
-    twice = replace(asked, attacks=(check.question.name.split()[0],) * 2)
-    assert len(gate(run, tmp_path / "public", twice, accept_unsigned=True).tested) == 1
     with pytest.raises(ConfigError, match="no estimate at attack_results"):
         gate(run, tmp_path / "public", replace(asked, metrics=("success",)))
     with pytest.raises(IncompatibleRunsError, match="has a number of LossThreshold"):

@@ -40,7 +40,7 @@ def point(mode: str, epsilon: float | None, seed: int) -> SweepPoint:
 
 @pytest.fixture(scope="module")
 def found() -> Tradeoff:
-    cells = [("dp-fpl", None), ("dp-fpl", 8.0), ("promptfl", None)]
+    cells = [("dp-fpl", None), ("dp-fpl", 0.0), ("dp-fpl", 8.0), ("promptfl", None)]
     made = judge_sweep([point(m, e, s) for m, e in cells for s in (1, 2, 3)])
     fresh = [point("dp-fpl", 8.0, seed) for seed in (4, 5)]
     composed = Composed(3, 8.0, 24.0, 20.0, 1e-5)
@@ -93,11 +93,6 @@ def test_damage_says_what_to_do(
         TranscriptError, match=r"does not hold a sweep .* Write it again"
     ):
         read_sweep(tmp_path)
-
-
-def test_an_epsilon_of_0_is_the_most_noise() -> None:
-    points = [point("dp-fpl", epsilon, 1) for epsilon in (0.0, None, 8.0)]
-    assert [cell.epsilon for cell in aggregate(points)] == [None, 8.0, 0.0]
 
 
 def test_an_empty_folder_holds_no_sweep(tmp_path: Path) -> None:
