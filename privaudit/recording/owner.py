@@ -237,7 +237,7 @@ def _contents(given: Any, name: str) -> UInt8[np.ndarray, "n bytes"] | None:
         return given
     try:
         numbers = (as_int(one) for one in given)
-        held = [one if isinstance(one, int) else bytes(one) for one in numbers]
+        held: list[Any] = [n if isinstance(n, int) else bytes(n) for n in numbers]
         hashes = [hashlib.sha256(one).digest() for one in held]
     except (TypeError, ValueError) as error:  # of numbers bytes() would make zeros
         raise ConfigError(
