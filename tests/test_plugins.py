@@ -30,7 +30,7 @@ from privaudit.federation.trainer import TRAINERS
 from privaudit.models.interfaces import AnyTask
 from privaudit.report.export import export_public, verify_card
 from privaudit.report.page import write_report
-from tests.conftest import Cli
+from tests.conftest import Cli, refused
 from tests.plugins import install
 
 Call = Callable[..., tuple[int, str, str]]
@@ -429,8 +429,9 @@ def test_lint_tries_another_packages_trainer_out_without_being_asked(
 def test_claim_takes_another_packages_trainer_as_it_is(
     noised: Callable[..., Run], cli: Cli, tmp_path: Path
 ) -> None:
-    numbers = tmp_path / "numbers.json"
-    code, printed, _ = cli("claim", "--trainer", "silent-means", "--out", numbers)
+    numbers, asked = tmp_path / "numbers.json", ("claim", "--trainer", "silent-means")
+    assert "--seed was given" in refused(cli, *asked, "--seed", "7")
+    code, printed, _ = cli(*asked, "--out", numbers)
     assert code == 1
     assert "the same under every secret key" in printed
     assert json.loads(numbers.read_text())["faults"]

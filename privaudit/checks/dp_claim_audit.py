@@ -14,17 +14,17 @@ NeurIPS 2020; canaries in gradient space as in Nasr et al., "Adversary instantia
 lower bounds for differentially private machine learning", IEEE S&P 2021.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError, TooFewRecordsError
+from privaudit.core.errors import ConfigError, TooFewRecordsError, UnknownNameError
 from privaudit.core.seeds import Seeds
 from privaudit.execution.executors import HERE
 from privaudit.execution.jobs import Executor, Job, finish_all
@@ -471,9 +471,14 @@ def audit_claim(
 
     Raises:
         ConfigError: A field has no effect here, nothing is claimed, the trainer cannot
-            take the canary, or there are too few runs.
+            take the canary, there are too few runs, or there is no canary, view,
+            adjacency or bound of that name.
     """
     _refuse_useless(fields)
+    _refuse_unknown("canary", canary, get_args(Canary))
+    _refuse_unknown("view", where, get_args(Where))
+    _refuse_unknown("adjacency", adjacency, get_args(Adjacency))
+    _refuse_unknown("bound", bound, get_args(BoundName))
     config = make_config(trainer, settings, clients=2, seed=seed, **fields)
     method = config.build_trainer()
     known = (population or populate(config)).task
@@ -511,6 +516,11 @@ def _refuse_useless(fields: Mapping[str, Any]) -> None:
             "clients that participate in every round. Fields are "
             f"{', '.join(USED)}."
         )
+
+
+def _refuse_unknown(kind: str, name: object, known: Collection[str]) -> None:
+    if name not in known:
+        raise UnknownNameError(kind, str(name), known)
 
 
 def _accepting(

@@ -478,7 +478,7 @@ def own_claim(text: str | None) -> "Claim | None":
     )
     try:
         given: Any = {name: float(value) for name, value in pairs.items()}
-        claim = Claim(**given)
+        claim = Claim(**given) if given.keys() <= {"epsilon", "delta"} else Claim()
     except (TypeError, ValueError):
         claim = Claim()
     if claim.epsilon is None or not (0 <= claim.epsilon < inf and 0 < claim.delta < 1):

@@ -33,6 +33,8 @@ _WITH_VALUES = [
     "--subject",
 ]  # of verify
 _MOST_THREADS = 1024
+FAULT = 70
+"""The exit code of a fault of ours, EX_SOFTWARE of sysexits.h: 1 is a finding."""
 
 
 def run() -> None:
@@ -44,9 +46,13 @@ def run() -> None:
     except ConfigError as error:
         sys.stderr.write(f"privaudit: {error}\n")
         sys.exit(2)
-    from privaudit.cli.main import run
+    try:
+        from privaudit.cli.main import run
 
-    run()
+        run()
+    except Exception:  # where there is no child that has shown it
+        sys.excepthook(*sys.exc_info())
+        sys.exit(FAULT)
 
 
 def default_bits(argv: Sequence[str]) -> Bits | None:
@@ -127,8 +133,8 @@ def run_to_its_end(command: Callable[[], object]) -> NoReturn:
         raise
     except Exception:  # a fault of ours, to be shown
         sys.excepthook(*sys.exc_info())
-    theirs.send(bytes([1]))
-    sys.exit(1)
+    theirs.send(bytes([FAULT]))
+    sys.exit(FAULT)
 
 
 def _wait(child: int, ours: socket.socket) -> NoReturn:

@@ -21,6 +21,7 @@ from privaudit.runs.store import RemoteFolder, RemoteLeases, url_of
 
 Json = dict[str, Any]
 _LEASE = TypeAdapter(LeaseOwner)
+_DAMAGE = PrivauditError, ValueError, TypeError, AttributeError
 
 
 def read_status(runs: Path) -> Json:
@@ -63,7 +64,7 @@ def _run(read: Callable[[], Json], leases: LeaseFiles, run: Path | None = None) 
         header = read()
         done = int(header.get("progress", {}).get("rounds", 0))
         total = int(header.get("config", {}).get("rounds", 0))
-    except (PrivauditError, ValueError, TypeError, AttributeError) as error:
+    except (*_DAMAGE, OverflowError) as error:  # the latter of rounds such as 1e400
         return {"state": "damaged", "error": one_line(str(error))}
     owner = {} if done >= total else _owner(leases, run)
     state = "done" if done >= total else "running" if owner else "stopped"
@@ -95,7 +96,7 @@ def _sweep(file: Path, runs: Mapping[str, Json]) -> Json:
     try:
         content = read_json(file)
         jobs = {n: _job(dict(j), runs) for n, j in content.get("jobs", {}).items()}
-    except (PrivauditError, ValueError, TypeError, AttributeError) as error:
+    except _DAMAGE as error:
         return {"kind": "damaged", "error": one_line(str(error)), "jobs": {}}
     return {"kind": content.get("kind"), "jobs": jobs}
 

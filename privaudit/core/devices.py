@@ -89,8 +89,8 @@ def moved(value: Any, device: torch.device) -> Any:
     """Return tensors, or what has a ``to``, on a device; also those in collections."""
     if isinstance(value, Mapping):
         return {name: moved(part, device) for name, part in value.items()}
-    if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(moved(part, device) for part in value)
+    if type(value) in (tuple, list):  # a named tuple is what it is, and has no ``to``
+        return type(value)(moved(part, device) for part in value)
     return value.to(device) if hasattr(value, "to") else value
 
 

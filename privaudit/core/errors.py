@@ -35,7 +35,10 @@ def shown(value: object) -> str:
         >>> shown("ab" * 400)[:7], len(shown("ab" * 400)) < 150
         ("'ababab", True)
     """
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return f"{type(value).__name__} of too many digits to be shown"
     return text if len(text) <= 120 else f"{text[:90]}… ({len(text):,} characters)"
 
 

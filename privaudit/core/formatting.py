@@ -47,15 +47,16 @@ def percent(share: float) -> str:
 
 
 def write_time(seconds: float) -> str:
-    """Return a time in two digits.
+    """Return a time in two digits, and hours beyond 100 in all of theirs.
 
     Example:
-        >>> write_time(0.034), write_time(120.0), write_time(5400.0)
-        ('0.034s', '2m', '1.5h')
+        >>> write_time(0.034), write_time(120.0), write_time(5400.0), write_time(4e5)
+        ('0.034s', '2m', '1.5h', '111h')
     """
     sizes = {3600: "h", 60: "m", 1: "s"}
     size = next((size for size in sizes if seconds >= size), 1)
-    return f"{seconds / size:.2g}{sizes[size]}"
+    number = seconds / size
+    return f"{number:{'.0f' if number >= 10 else '.2g'}}{sizes[size]}"
 
 
 def outcome_in_words(code: str) -> str:

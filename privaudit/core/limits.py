@@ -13,6 +13,7 @@ import errno
 import io
 import itertools
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -294,14 +295,19 @@ def parse_toml(content: bytes, what: str) -> dict[str, Any]:
     return parsed
 
 
+_QUOTED = re.compile(
+    rb'''#[^\n]*+|"""(?:[^"\\]++|\\.|"{1,2}+(?!"))*+"{0,5}+|"(?:[^"\\\n]++|\\.)*+"?'''
+    rb"""|'{3}(?:[^']++|'{1,2}+(?!'))*+'{0,5}+|'[^'\n]*+'?""",
+    re.DOTALL,
+)
+"""A comment or a text of TOML. One that does not end is taken, too: else each of its
+quotes would be looked at to the end of the file."""
+
+
 def _dots(content: bytes) -> Iterator[int]:
-    """Yield how many dots stand in what may be a key: in a header or before a sign."""
-    for line in content.splitlines():
-        line = line.strip()
-        if not line.startswith(b"#"):
-            *keys, value = line.split(b"=")
-            yield from (key.count(b".") for key in keys)
-            yield value.count(b".") if line.startswith(b"[") else 0
+    """Yield how many dots stand in what may be a key: between commas, signs, brackets."""
+    for run in re.finditer(rb"[\w. \t-]+", _QUOTED.sub(b"_", content)):
+        yield run[0].count(b".")
 
 
 def _depths(found: Any) -> Iterator[int]:

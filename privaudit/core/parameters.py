@@ -5,8 +5,10 @@ Classes are frozen pydantic dataclasses, whose fields are the parameters.
 
 import dataclasses
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -200,6 +202,19 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def as_int(value: Any) -> Any:
+    """Return a whole number as Python's own, such as numpy's; others as they are.
+
+    Example:
+        >>> import numpy as np
+        >>> as_int(np.int64(4)), as_int(True), as_int(0.5)
+        (4, True, 0.5)
+    """
+    with suppress(TypeError):
+        return value if isinstance(value, bool) else operator.index(value)
+    return value
+
+
 def above_zero(name: str, value: float) -> None:
     """Raise ConfigError unless the value is above 0 and finite."""
     _require(0 < value < math.inf, name, value, "above 0 and finite")
@@ -222,4 +237,5 @@ def probability(name: str, value: float) -> None:
 
 def _require(holds: bool, name: str, value: float | int, wanted: str) -> None:
     if not holds:
-        raise ConfigError(f"The {name} must be {wanted}, and is {value:g}.")
+        there = shown(value) if isinstance(value, int) else f"{value:g}"
+        raise ConfigError(f"The {name} must be {wanted}, and is {there}.")

@@ -253,7 +253,7 @@ def trust_key(key: str, name: str) -> Path:
     if not name.isprintable() or not name.strip():
         raise ConfigError(f"A key cannot be called {name!r}. Use one line of letters.")
     place = keys_folder() / TRUSTED
-    others = [line for line in _lines() if not line.startswith(key)]
+    others = [line for line in _lines() if not line.lower().startswith(key)]
     make_private_folder(place.parent)
     write_bytes(place, "\n".join([*others, f"{key} {name.strip()}", ""]).encode())
     return place

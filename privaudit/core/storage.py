@@ -25,7 +25,13 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from jaxtyping import Shaped
 
-from privaudit.core.errors import PrivauditError, StorageError, TranscriptError, shown
+from privaudit.core.errors import (
+    ConfigError,
+    PrivauditError,
+    StorageError,
+    TranscriptError,
+    shown,
+)
 from privaudit.core.lazy_torch import Tensor, late, torch
 from privaudit.core.limits import (
     check_json,
@@ -63,9 +69,20 @@ SAFETENSORS_TYPES: Mapping[torch.dtype, str] = late(
 
 
 def cache_folder() -> Path:
-    """Return ``$PRIVAUDIT_CACHE``, or ``~/.cache/privaudit`` where it is not set."""
-    named = os.environ.get("PRIVAUDIT_CACHE")
-    return Path(named) if named else Path("~/.cache/privaudit").expanduser()
+    """Return ``$PRIVAUDIT_CACHE``, or ``~/.cache/privaudit`` where it is not set.
+
+    Raises:
+        ConfigError: The system names no home for this user.
+    """
+    if named := os.environ.get("PRIVAUDIT_CACHE"):
+        return Path(named)
+    try:
+        return Path("~/.cache/privaudit").expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            "This user has no home, so there is no place for a cache. Set "
+            "PRIVAUDIT_CACHE to a folder."
+        ) from None
 
 
 def kept(folder: str, name: str, state: object, make: Callable[[], Any]) -> Any:

@@ -37,6 +37,7 @@ from privaudit.core.errors import (
 )
 from privaudit.core.formatting import install_line
 from privaudit.core.lazy_torch import torch, when_imported
+from privaudit.core.parameters import at_least_one
 from privaudit.execution.jobs import (
     Begun,
     Executor,
@@ -102,11 +103,18 @@ class Local:
     """Runs jobs in processes of this machine.
 
     Attributes:
-        processes: How many at a time; with 1 jobs run in this process. With None the
-            first runs here, and the rest in as many as fit, if that saves time.
+        processes: How many at a time, from 1 on; with 1 jobs run in this process. With
+            None the first runs here, and the rest in as many as fit, if that saves time.
+
+    Raises:
+        ConfigError: There are fewer than 1.
     """
 
     processes: int | None = 1
+
+    def __post_init__(self) -> None:
+        if self.processes is not None:
+            at_least_one("number of processes", self.processes)
 
     def run(
         self,

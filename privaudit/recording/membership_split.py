@@ -27,6 +27,7 @@ from privaudit.core.errors import (
     shown,
 )
 from privaudit.core.limits import check_limit, reading_errors
+from privaudit.core.parameters import as_int
 from privaudit.core.seeds import KEY, Seeds
 from privaudit.core.storage import DAMAGE, map_npy
 from privaudit.datasets.partition import FEWEST_CANDIDATES
@@ -284,6 +285,7 @@ def split_membership(
         >>> len(ledger.candidates_of("client-3")), len(ledger.members_of("client-3"))
         (175, 80)
     """
+    records, clients, seed = map(as_int, (records, clients, seed))
     columns = {"owners": owners, "groups": groups, "labels": labels}
     numbered = {n: number_values(n, v) for n, v in columns.items() if v is not None}
     members = None if members is None else _positions(members)
@@ -533,6 +535,7 @@ def seeds_of(seed: int | None) -> Seeds:
     """Return where coins come from: a seed, or a key of the system's."""
     if seed is None:
         return Seeds.of_key(secrets.token_bytes(KEY))
+    seed = as_int(seed)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
         raise ConfigError(
             f"The seed {shown(seed)} was given. Use a whole number from 0 to 2^64 - 1, "

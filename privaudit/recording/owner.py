@@ -24,7 +24,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -40,6 +40,7 @@ from privaudit.core.context import set_within
 from privaudit.core.errors import ConfigError, MissingFileError, shown, without_exits
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.limits import most
+from privaudit.core.parameters import as_int
 from privaudit.core.tensors import Tensors
 from privaudit.execution.jobs import OWNER
 from privaudit.federation.threat_models import View
@@ -169,10 +170,10 @@ class Owner:
             name=name,
             code=_code_of(given),
             labels=_labels(labels, name, task),
-            class_names=tuple(map(str, getattr(given, "class_names", ()))),
-            contents=_contents(getattr(given, "contents", None)),
+            class_names=_class_names(getattr(given, "class_names", None), name),
+            contents=_contents(getattr(given, "contents", None), name),
             task=task,
-            base=_base(getattr(given, "base", {}), name),
+            base=_base(getattr(given, "base", None), name),
             **functions,
         )
 
@@ -206,8 +207,20 @@ def _labels(given: Any, name: str, task: str) -> Int[np.ndarray, " n"] | None:
     return labels.astype(np.int64, copy=False)
 
 
+def _class_names(given: Any, name: str) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(
+            f"class_names of {name} are {shown(given)}. List one text for each class."
+        )
+    return tuple(map(str, given))
+
+
 def _base(given: object, name: str) -> Tensors:
     """Return the tensors of a public model, in the precision in which models are held."""
+    if given is None:
+        return {}
     if not isinstance(given, Mapping) or not all(
         isinstance(tensor, torch.Tensor) for tensor in given.values()
     ):
@@ -217,12 +230,20 @@ def _base(given: object, name: str) -> Tensors:
     return {str(n): tensor.detach().cpu() for n, tensor in given.items()}
 
 
-def _contents(given: Any) -> UInt8[np.ndarray, "n bytes"] | None:
+def _contents(given: Any, name: str) -> UInt8[np.ndarray, "n bytes"] | None:
     if given is None:
         return None
     if isinstance(given, np.ndarray) and given.dtype == np.uint8 and given.ndim == 2:
         return given
-    hashes = [hashlib.sha256(bytes(one)).digest() for one in given]
+    try:
+        numbers = (as_int(one) for one in given)
+        held: list[Any] = [n if isinstance(n, int) else bytes(n) for n in numbers]
+        hashes = [hashlib.sha256(one).digest() for one in held]
+    except (TypeError, ValueError) as error:  # of numbers bytes() would make zeros
+        raise ConfigError(
+            f"contents of {name} are not bytes of each record ({error}). Give a list of "
+            "bytes, such as text.encode(), or hashes as uint8 [n, bytes]."
+        ) from None
     return np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(-1, 32)
 
 

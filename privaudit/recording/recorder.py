@@ -25,7 +25,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError, PrivauditError, StorageError, shown
 from privaudit.core.formatting import first_of
 from privaudit.core.limits import check_limit
-from privaudit.core.parameters import MOST, readable
+from privaudit.core.parameters import MOST, as_int, readable
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import SAFETENSORS_TYPES, make_private_folder, write_json
 from privaudit.core.tensors import Tensors
@@ -156,8 +156,9 @@ class RoundWriter:
         """Return what a client sent, with its weight, as it is recorded.
 
         Raises:
-            ConfigError: It cannot be read again, weighs nothing that is a number, or is
-                the client's second in this round.
+            ConfigError: It cannot be read again, weighs nothing that is a number, has a
+                tensor of the weight's name beside a weight, or is the client's second
+                in this round.
         """
         if client in self.uploaders:
             raise ConfigError("it is the second update in this round")
@@ -168,6 +169,11 @@ class RoundWriter:
         if not held:
             raise ConfigError("nothing is in it")
         if name is not None:
+            if weight is not None and name in held:
+                raise ConfigError(
+                    f"{shown(name)} is the name of a tensor and of the recorder's weight. "
+                    "Give the weight another name"
+                )
             given = held.get(name) if weight is None else weight
             held[name] = torch.tensor(checked_weight(given), dtype=torch.float64)
         return {n: self.hold(n, one) for n, one in held.items()}
@@ -411,6 +417,7 @@ class Recorder:
         Raises:
             ConfigError: An earlier round, a closed recorder, or nothing that is sent.
         """
+        round = as_int(round)
         if not isinstance(tensors, Mapping):
             raise ConfigError(
                 f"A broadcast was given as a {type(tensors).__name__}. Give tensors or "
@@ -425,11 +432,12 @@ class Recorder:
 
         Tensors are not multiplied by any weight, which may be among them. With a warning
         left out is what is no tensors, has no weight that is a finite number of 0 or
-        more, or is the client's second in this round.
+        more, or a tensor of its name beside it, or is the client's second in this round.
 
         Raises:
             ConfigError: As :meth:`broadcast`, or there is a weight, and none is declared.
         """
+        round = as_int(round)
         declared = self._bundle.aggregation
         if declared.weight is None and weight is not None:
             raise ConfigError(
@@ -464,6 +472,7 @@ class Recorder:
         self, round: int, clients: Sequence[str], tensors: Mapping[str, Any]
     ) -> None:
         """Record the sum of what clients sent, as secure aggregation showed it."""
+        round = as_int(round)
         with self._lock:
             order = torch.tensor([self._number(client) for client in clients])
             who = {"clients": order}
@@ -473,6 +482,7 @@ class Recorder:
 
     def masked(self, round: int, client: str, tensors: Mapping[str, Any]) -> None:
         """Record a client's masked upload, of which the server learns nothing alone."""
+        round = as_int(round)
         with self._lock:
             self._take(round, client, "masked", client, SERVER, tensors)
             self._uploads = max(self._uploads, round)
@@ -507,6 +517,7 @@ class Recorder:
 
     def mechanism(self, round: int, event: MechanismEvent) -> None:
         """Record a privacy mechanism as it was applied in a round."""
+        round = as_int(round)
         with self._lock:
             self._refuse_closed("a mechanism")
             add_to_groups(self._mechanisms, round, event.to_json())
@@ -516,6 +527,7 @@ class Recorder:
 
         In each round what is least protected counts, and who notes nothing is not.
         """
+        round = as_int(round)
         with self._lock:
             self._begin_round(round, "note")
             self._engines[client] = note

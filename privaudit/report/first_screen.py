@@ -299,7 +299,7 @@ def _facts(audits: Sequence[Audit]) -> Iterator[tuple[str, str]]:
         distinct = list(filter(None, dict.fromkeys(values)))
         if len(distinct) > _MOST_NAMED:
             ends = min(distinct), max(distinct)
-            many = f"{len(distinct)} {name.lower()}s"
+            many = f"{len(distinct)} {'data set' if name == 'Data' else name.lower()}s"
             distinct = [" to ".join(ends) if name == "Audited" else many]
         if distinct:
             yield name, ", ".join(distinct)

@@ -86,9 +86,11 @@ def epsilon_curves(cells: Sequence[SweepCell], metric: str = "accuracy") -> Figu
 
 
 def _positions(cells: Sequence[SweepCell]) -> dict[float | None, float]:
-    """Return where each epsilon is drawn: its logarithm, and "none" beyond them all."""
-    finite = sorted({cell.epsilon for cell in cells if cell.epsilon is not None})
+    """Return where each epsilon is drawn: its logarithm; 0 and "none" beyond them all."""
+    finite = sorted({cell.epsilon for cell in cells if cell.epsilon})
     positions: dict[float | None, float] = {e: float(np.log10(e)) for e in finite}
+    if any(cell.epsilon == 0 for cell in cells):
+        positions[0.0] = min(positions.values(), default=0.0) - 0.6
     if any(cell.epsilon is None for cell in cells):
         positions[None] = max(positions.values(), default=0.0) + 0.6
     return positions

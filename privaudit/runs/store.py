@@ -363,11 +363,11 @@ def copy_of(url: str) -> Path:
 
 def url_of(path: Path) -> str | None:
     """Return the URL of what a folder is a working copy of; None if it is none."""
-    with suppress(ValueError):
-        parts = path.resolve().relative_to(_copies().resolve()).parts
+    with suppress(ValueError):  # elsewhere, of all copies, or where no cache can be
+        copy, *below = path.resolve().relative_to(_copies().resolve()).parts
         with suppress(MissingFileError):
-            url = read_bytes(_copies() / parts[0] / _ADDRESS).decode()
-            return "/".join((url, *parts[1:]))
+            url = read_bytes(_copies() / copy / _ADDRESS).decode()
+            return "/".join((url, *below))
     return None
 
 

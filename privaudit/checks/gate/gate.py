@@ -105,7 +105,7 @@ class Demands:
         """Return those asked attacks that were made, and not otherwise than before."""
         return [
             name
-            for name in settings.attacks or (self.headline,)
+            for name in dict.fromkeys(settings.attacks or (self.headline,))
             if name in self.made and self.relation(name) != "another"
         ]
 

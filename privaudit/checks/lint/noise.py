@@ -539,7 +539,7 @@ def _lost(noises: Sequence[ServersNoise]) -> Iterator[str]:
 def _reused(noises: Sequence[ServersNoise]) -> Iterator[str]:
     """Say where the noise of two rounds is not independent."""
     by_size = defaultdict(list)
-    for noise in noises:
+    for noise in (one for one in noises if one.tensors):
         parts = [drawn.first for _, drawn in sorted(noise.tensors.items())]
         by_size[sum(map(len, parts))].append((noise.index, torch.cat(parts)[:COMPARED]))
     for some in by_size.values():

@@ -1,6 +1,7 @@
 """Commands ``claim`` and ``lint``: does a claimed epsilon hold, and does a run keep to it?"""
 
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -19,6 +20,7 @@ CanaryName = Literal["opposed", "gradient", "mislabelled", "picture"]
 WhereName = Literal["peer", "released"]
 AdjacencyName = Literal["add/remove-one", "replace-one", "both"]
 BoundName = Literal["split", "multi-split"]
+_OF_CANARIES = "canary", "where", "adjacency", "bound", "repeats", "records", "seed"
 
 
 def claim(
@@ -83,7 +85,11 @@ def claim(
     }
     fields = {**parse_pairs("--field", field or []), **options.given(rounds=rounds)}
     view = choose_view()
-    if _try_out(name, settings, fields, out, view):
+    given = canary, where, adjacency, bound, repeats, records, seed
+    usual = [signature(claim).parameters[one].default for one in _OF_CANARIES]
+    named = zip(_OF_CANARIES, given, usual, strict=True)
+    chosen = [one for one, value, default in named if value != default]
+    if _try_out(name, settings, fields, chosen, out, view):
         return
     with view:
         found = audit_readings(
@@ -118,6 +124,7 @@ def _try_out(
     name: str,
     settings: dict[str, Any],
     fields: dict[str, Any],
+    chosen: Sequence[str],
     out: Path | None,
     view: "Display",
 ) -> bool:
@@ -133,6 +140,11 @@ def _try_out(
     trainer = config.build_trainer()
     if TRAINERS.is_own(trainer) or isinstance(trainer, AcceptsGradientCanaries):
         return False
+    if chosen:
+        raise ConfigError(
+            f"--{chosen[0]} was given, and {name} of another package takes no crafted "
+            "canary: it is tried out, without that. Leave the option out."
+        )
     found = try_mechanisms(trainer, populate(config).task)
     _present(view, [str(found)], asdict(found), out)
     if found.faults:

@@ -6,6 +6,7 @@ Source: Liu and Talwar, "Private selection from private candidates", STOC 2019; 
 and Steinke, "Hyperparameter tuning with Rényi differential privacy", ICLR 2022.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -225,7 +226,7 @@ def aggregate(
 
 def _noise(epsilon: float | None) -> float:
     """Order epsilons by noise, none first."""
-    return 0.0 if epsilon is None else 1 / epsilon
+    return math.inf if epsilon == 0 else 1 / (epsilon or math.inf)
 
 
 def _cell(

@@ -218,6 +218,7 @@ def size(count: float | int) -> str:
         '983 kB'
     """
     for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= least:
-            return f"{count / least:.3g} {unit}"
+        if count >= 0.9995 * least:  # 999,999 bytes are 1 MB
+            number = count / least
+            return f"{number:{'.0f' if number >= 100 else '.3g'}} {unit}"
     return f"{count:.0f} bytes"

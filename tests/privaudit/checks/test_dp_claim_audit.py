@@ -1,3 +1,4 @@
+import inspect
 import json
 from dataclasses import replace
 from functools import cache
@@ -34,7 +35,7 @@ def population() -> Population:
 def audit(**options: Any) -> ClaimAudit:
     settings = options.pop("settings", PUBLISHED)
     usual = {"runs": 60, "rounds": 3, "population": population()}
-    return audit_claim("dp-fpl", settings, **{**usual, **options})
+    return inspect.unwrap(audit_claim)("dp-fpl", settings, **{**usual, **options})
 
 
 def apart(found: ClaimAudit) -> float:
@@ -142,6 +143,10 @@ def test_a_run_s_score_does_not_depend_on_how_many_others_there_are() -> None:
         ({"records": 2000}, "are public"),
         ({"clients": 3}, "clients was given"),
         ({"participation": 0.5}, "does not use it"),
+        ({"where": "server"}, "No view is called 'server'.*: peer, released"),
+        ({"canary": "pictures"}, "No canary .* 'picture'"),
+        ({"bound": "x"}, "No bound is .*: multi-split, split"),
+        ({"adjacency": "add-remove"}, "No adjacency is .*: add/remove-one, replace"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(

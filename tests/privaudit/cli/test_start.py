@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.cli.start import recomputed_bits
+from privaudit.cli.start import FAULT, recomputed_bits
 from privaudit.core.errors import PluginError, without_exits
 from privaudit.core.portable_bits import chosen_bits, settings
 from tests.places import ROOT
@@ -145,13 +145,14 @@ def test_a_process_that_was_ended_by_others_fails(body: str) -> None:
     assert "before the command had ended: other people's code ended it" in err
 
 
-def test_a_fault_of_the_command_shows_its_traceback() -> None:
-    command = started("1 / 0")
-    _, err = command.communicate()
-    assert command.returncode == 1
-    assert err.startswith("Traceback")
-    assert err.count("ZeroDivisionError") == 1
-    assert "other people" not in err
+@pytest.mark.parametrize("fork", ["", "del os.fork"])
+def test_a_fault_of_the_command_shows_its_traceback(fork: str) -> None:
+    code = "import os; from privaudit.cli import main, start; main._run_here = lambda: 1 / 0"
+    done = in_no_bits(ROOT, "-c", f"{code}\n{fork}\nstart.run()")
+    assert done.returncode == FAULT == 70  # 1 is a finding
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.count("ZeroDivisionError") == 1
+    assert "other people" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])

@@ -52,8 +52,9 @@ def test_sweeps_and_runs_are_shown_as_they_are_now(
 def test_runs_without_a_sweep_and_damage(whole: Path, cut: Path, cli: Cli) -> None:
     lines = cli("status")[1].splitlines()
     assert lines == ["2 runs: 1 stopped, 1 done", "  cut: stopped, round 2 of 3"]
-    (cut / "run.json").write_text('{"progress": 1}')
-    assert "  cut: damaged" in cli("status")[1]
+    for progress in ("1", '{"rounds": 1e400}'):
+        (cut / "run.json").write_text(f'{{"progress": {progress}}}')
+        assert "  cut: damaged" in cli("status")[1]
     place = runs_folder() / "sweeps" / "tradeoff-1"
     place.mkdir(parents=True)
     (place / "sweep.json").write_text('{"jobs": [1]}')

@@ -10,6 +10,7 @@ from privaudit.core.devices import (
     in_chunks,
     is_checkpointing,
     memory_limit,
+    moved,
     parse_size,
     use_checkpointing,
     use_memory,
@@ -57,6 +58,10 @@ def test_another_process_computes_as_this_one() -> None:
         with torch.no_grad():
             assert not is_checkpointing()
     assert not is_checkpointing()
+
+
+def test_tensors_in_lists_are_moved() -> None:
+    assert moved([torch.zeros(1)], torch.device("meta"))[0].is_meta
 
 
 def test_tensors_are_counted_while_they_live() -> None:

@@ -138,7 +138,7 @@ def test_an_object_without_what_is_asked_is_refused() -> None:
     ("check", "good", "bad"),
     [
         (above_zero, (1e-9, 1e9), (0.0, -1.0, math.inf, math.nan)),
-        (at_least_one, (1, 5), (0, -1)),
+        (at_least_one, (1, 5), (0, -1, -(10**400), -(10**5000))),
         (fraction, (1e-9, 1.0), (0.0, 1.5, math.nan)),
         (probability, (1e-9, 0.5), (0.0, 1.0, math.nan)),
     ],

@@ -227,6 +227,8 @@ def test_places_by_name() -> None:
     assert find_executor("ray,gpus=0.5") == OnRay(None, 0.5)
     assert find_executor("ray://head:10001") == OnRay("ray://head:10001")
     assert find_executor("ray://[::1]:1,gpus=1") == OnRay("ray://[::1]:1", 1.0)
+    with pytest.raises(ConfigError, match="at least 1, and is 0"):
+        Local(processes=0)  # no job would ever be begun
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_import_says_what_is_there_and_takes_a_claim(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "8", "delta=1e-5", "epsilon=-1", "epsilon=8 delta=2", "epsilon=8 more=1"],
+    ["", "8", "delta=1e-5", "epsilon=-1", "epsilon=8 delta=2", "epsilon=8 source=3"],
 )
 def test_a_claim_that_claims_nothing_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--claim|sets nothing"):

@@ -22,6 +22,7 @@ from tests.privaudit.recording.small_federation import Linear, linear
 CODE = """
 from small import answer
 labels = [0, 1, 2]
+class_names = contents = base = utility = None
 def query(tensors, positions):
     return answer
 """
@@ -65,6 +66,9 @@ def test_what_is_kept_goes_when_the_code_changes(tmp_path: Path) -> None:
         ({"query": len, "labels": np.array([2**63 + 1])}, "to 9223372036854775809, of"),
         ({"query": len, "labels": [0], "task": "regression"}, "regression"),
         ({"query": len, "labels": [0], "utility": 1}, "utility of"),
+        ({"query": len, "labels": [0, 1], "contents": ["a", "b"]}, "contents .* encod"),
+        ({"query": len, "labels": [0, 1], "contents": np.array([1, 3])}, "not bytes"),
+        ({"query": len, "labels": [0], "class_names": "cat"}, "class_names .* 'cat'"),
     ],
 )
 def test_what_an_owner_lacks_is_said(given: dict[str, Any], says: str) -> None:

@@ -1,6 +1,7 @@
 """The recorder: what it writes, refuses and leaves; it raises nothing into a federation."""
 
 import gc
+import inspect
 import json
 import logging
 import os
@@ -100,7 +101,7 @@ def test_a_tensor_is_recorded_as_it_was(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run")
     weight = torch.zeros(3)
     for client in NAMES:
-        recorder.broadcast(0, client, {"w": weight})
+        inspect.unwrap(Recorder.broadcast)(recorder, np.int64(0), client, {"w": weight})
     weight += 1
     for client in NAMES:
         recorder.update(0, client, {"w": weight.numpy()})
@@ -339,6 +340,7 @@ NOT_RECORDED: dict[str, tuple[Any, Any]] = {
     "a weight beyond float32": (W, 1e300),
     "a weight in words": (W, "many"),
     "two weights": (W, torch.ones(2)),
+    "a tensor of the weight's name": ({**W, "num-examples": torch.ones(3, 2)}, 5),
 }
 RECORDED: dict[str, tuple[Any, Any]] = {
     "not finite": ({**W, "bias": torch.tensor([np.nan, np.inf, 0, 0])}, 5),

@@ -188,6 +188,10 @@ def test_several_runs_are_counted_and_the_worst_is_named() -> None:
     assert names == [("run-1", "promptfl"), ("run-2", "dp-fpl")]
     assert html.count('<svg class="drawn"') == 1 + 2 * len(audits)
     assert "Worst first" in Page(html).words
+    others = [make_audit(seed=seed) for seed in range(3)]
+    for one, name in zip(others, ("digits", "scenes", "letters"), strict=True):
+        object.__setattr__(one.run.config, "dataset", name)
+    assert dict(screen_of(others).facts)["Data"] == "3 data sets"
 
 
 def test_what_is_unresolved_says_why() -> None:

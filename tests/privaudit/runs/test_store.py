@@ -312,6 +312,14 @@ def test_what_a_store_holds_is_foreign(
     assert not list(tmp_path.joinpath("c", "runs").rglob("run.json"))
 
 
+def test_without_a_home_runs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.environ", {})
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert working_copy.url_of(Path("runs")) is None
+    with pytest.raises(ConfigError, match=r"no home.* Set PRIVAUDIT_CACHE"):
+        working_copy.copy_of(URL)
+
+
 @pytest.mark.usefixtures("store")
 def test_a_place_that_is_none_is_one_line(cli: Cli, tmp_path: Path) -> None:
     none, begin = "is no place for runs", ("train", "--seed", 0, "--runs")
@@ -324,6 +332,7 @@ def test_a_place_that_is_none_is_one_line(cli: Cli, tmp_path: Path) -> None:
     refuse(cli, "not installed: Install adlfs to", *begin, "abfs://container/runs")
     refuse(cli, "https:// can only be read", *begin, "https://host/runs")
     assert not list(tmp_path.joinpath("a", "runs").glob("*/*"))  # nor working copies
+    assert working_copy.url_of(tmp_path / "a" / "runs") is None
 
 
 @pytest.mark.usefixtures("store")

@@ -307,7 +307,7 @@ def test_against_a_card_the_interval_knows_of_its_noise(
     card = export_public(run, tmp_path / "public").card
     shown = card.audits[SCENARIO].auroc
     assert shown is not None
-    asked = GateSettings(metrics=("auroc",), guarantees=False, margin=0.3)
+    asked = replace(AUROC, attacks=AUROC.attacks * 2, guarantees=False, margin=0.3)
     (check,) = gate(run, tmp_path / "public", asked, accept_unsigned=True).tested
     (exact,) = gate(run, run.path / "audits" / SCENARIO / "audit.json", asked).tested
     assert check.question.before == shown.value

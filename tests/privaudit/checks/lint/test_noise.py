@@ -1,8 +1,10 @@
 """Noise as claimed; and what a trainer records of itself agrees with what it does."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from privaudit.checks.lint.clipping import clipped_norms
 from privaudit.checks.lint.evidence import Evidence, Rule
 from privaudit.checks.lint.noise import (
     Residual,
+    _reused,
     client_residuals,
     noise_as_claimed,
     pool,
@@ -115,6 +118,7 @@ def test_noise_that_repeats_is_an_error(look: Look) -> None:
     found = noise_as_claimed(replace(evidence, trace=trace))
     assert [f.severity for f in found] == ["error"]
     assert "6 of 36 draws of noise repeat another" in found[0].sentence
+    assert not [*inspect.unwrap(_reused)([Mock(tensors={})] * 2)]  # of whole numbers
 
 
 def as_claimed(evidence: Evidence, residual: Residual, stream: Stream) -> Any:

@@ -40,7 +40,7 @@ def point(mode: str, epsilon: float | None, seed: int) -> SweepPoint:
 
 @pytest.fixture(scope="module")
 def found() -> Tradeoff:
-    cells = [("dp-fpl", None), ("dp-fpl", 8.0), ("promptfl", None)]
+    cells = [("dp-fpl", None), ("dp-fpl", 0.0), ("dp-fpl", 8.0), ("promptfl", None)]
     made = judge_sweep([point(m, e, s) for m, e in cells for s in (1, 2, 3)])
     fresh = [point("dp-fpl", 8.0, seed) for seed in (4, 5)]
     composed = Composed(3, 8.0, 24.0, 20.0, 1e-5)

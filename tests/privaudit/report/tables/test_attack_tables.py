@@ -158,8 +158,9 @@ def test_a_run_that_sends_nothing_can_stand_first() -> None:
     [
         (0, "0 bytes"),
         (999, "999 bytes"),
-        (983_056, "983 kB"),
+        (999_999, "1 MB"),
         (1_966_080, "1.97 MB"),
+        (1.5e12, "1500 GB"),
         (3.2e10, "32 GB"),
     ],
 )
