@@ -28,7 +28,6 @@ from privaudit.auditing.audit_log import check_log, log_audit, logged
 from privaudit.auditing.linkage import link_targets
 from privaudit.auditing.named_attacks import (
     Attacks,
-    as_int,
     attack_in_place,
     check_arguments,
     check_played,
@@ -75,6 +74,7 @@ from privaudit.core.errors import (
     without_exits,
 )
 from privaudit.core.lazy_torch import Tensor, torch
+from privaudit.core.parameters import as_int
 from privaudit.core.portable_bits import computed_with
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import equal, stack

@@ -6,10 +6,8 @@ for, such as "lira:mode=offline", or what a scenario says of it behind a space.
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import is_dataclass
 from math import inf
-from operator import index
 from string import ascii_lowercase
 from typing import Any, Literal, get_args
 
@@ -227,13 +225,6 @@ def refuse_all_members(config: RunConfig, what: str = "The run is trained") -> N
             f"{what} on all candidates, so there are no non-members to tell members "
             f'from{neither}. Use members = "coin" (--members coin){change}.'
         )
-
-
-def as_int(value: Any) -> Any:
-    """Return a whole number of numpy's or torch's as Python's, and all else as it is."""
-    with suppress(TypeError):
-        return value if isinstance(value, bool) else index(value)
-    return value
 
 
 def check_arguments(
