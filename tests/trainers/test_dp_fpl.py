@@ -12,6 +12,8 @@ from privaudit.core.seeds import KEY, Seeds
 from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import Round, Task
 from privaudit.privacy.certificate import CertifiedView, certify
+from privaudit.trainers.dp_fedotp import DPFedOTP
+from privaudit.trainers.dp_fedpgp import DPFedPGP
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.tuning.prompts.gradients import ContextGradients, fixed_batch
 from privaudit.tuning.prompts.low_rank import by_factors, factorize
@@ -401,12 +403,30 @@ def test_a_server_takes_its_own_noise_away(threat: str, play: Play, task: Task) 
     assert (shared["context"] - noisy).norm() > clean.norm()
 
 
-def test_without_noise_clean_sums_lead_to_the_last_broadcast(play: Play) -> None:
-    """So the server's way of adding them up is the trainer's own."""
-    played = play(make(mode="published-paper", epsilon=1e9))
-    shared = played.rebuild("server").shared
-    assert shared is not None
-    last = find_threat("server")(played.messages).last_broadcast("client-0")
-    torch.testing.assert_close(
-        shared["context"], last.tensors["context"], rtol=1e-4, atol=1e-5
-    )
+PUBLISHED = ("published-paper", "published-code")
+
+
+@pytest.mark.parametrize("threat", ["server", "server-aggregate"])
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        make(epsilon=1e9),
+        *(make(mode=mode, epsilon=1e9) for mode in PUBLISHED),
+        *(DPFedOTP(mode=mode, epsilon=1e9, iterations=10) for mode in PUBLISHED),
+        *(DPFedPGP(mode=mode, epsilon=1e9, rank=2) for mode in PUBLISHED),
+    ],
+    ids=lambda trainer: f"{type(trainer).__name__}-{trainer.mode}",
+)
+def test_without_noise_clean_sums_lead_to_the_last_broadcast(
+    trainer: Any, threat: str, play: Play, task: Task
+) -> None:
+    """So the server's way of adding them up is the trainer's own, uploads lost or not."""
+    for dropout, there in ((0.0, [3, 3, 3]), (0.3, [2, 3, 2])):
+        view = find_threat(threat)(play(trainer, dropout=dropout, seed=3).messages)
+        assert [one.parties for one in view.sums] == there
+        if isinstance(trainer, DPFPL):
+            clean = trainer._shared(task, view, "client-1")
+        else:
+            clean = trainer.without_own_noise(view)
+        last = view.last_broadcast("client-1").tensors[trainer.shared]
+        torch.testing.assert_close(clean, last, rtol=1e-4, atol=1e-5)

@@ -11,6 +11,7 @@ from torch.nn.functional import cosine_similarity
 from privaudit.core.seeds import Seeds
 from privaudit.federation.query import ask
 from privaudit.federation.trainer import Task
+from privaudit.federation.transcript import SERVER
 from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.trainers.dp_fedotp import DPFedOTP
 from privaudit.trainers.dp_fedpgp import DPFedPGP
@@ -88,6 +89,25 @@ def test_the_codes_gradients_tell_which_way_a_private_part_has_moved(
         cosines.append(cosine_similarity(found.flatten(), moved.flatten(), dim=0))
     assert min(cosines) > each
     assert sum(cosines) / 3 > mean
+
+
+def test_a_clients_own_moves_take_the_place_of_their_share_in_each_mean(
+    play: Play,
+) -> None:
+    """A mean is over those whose upload arrived, 2, 3 and 2 of 3."""
+    played = play(fedpgp(mode="published-paper", epsilon=1e9), dropout=0.3, seed=3)
+    for client in played.kept:
+        moved = torch.zeros_like(played.server["context"])
+        for index, record in enumerate(played.rounds):
+            down = {
+                m.receiver: m.tensors for m in record.messages if m.sender == SERVER
+            }
+            sent = played.uploads(index)
+            if client in sent:
+                own = sent[client]["context"] - down[client]["context"]
+                moved += (1 - 1 / len(sent)) * own
+        found = played.rebuild("server", client).model["context"]
+        torch.testing.assert_close(found, played.server["context"] + moved)
 
 
 @pytest.mark.parametrize("mode", ["sound", "published-paper", "published-code"])

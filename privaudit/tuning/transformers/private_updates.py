@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
@@ -223,8 +224,8 @@ class PrivateUpdates(PromptTuner):
         if not self.noises_uploads:
             moved, before = sent[-1]
             return Reconstruction(moved_by(learned(before), spread(moved, before)))
-        last = view.last_sum if self.aggregation == "sum" else None
-        parties = last.parties if last else len(task.clients)
+        summed = self.aggregation == "sum"
+        parties = fmean(view.parties_of(client)) if summed else len(task.clients)
         whole = torch.stack([spread(*one) for one in sent]).sum(dim=0)
         share = parties**-0.5 - 1 / parties
         return Reconstruction(moved_by(learned(shared), share * whole))
