@@ -228,11 +228,23 @@ def test_events_and_certificates_survive_json() -> None:
         ("sampling_rate", 1.5),
         ("parties", 0),
         ("steps", 0),
+        ("steps", 2.5),
+        ("parties", True),
+        ("bounded", "no"),
+        ("release", "locall"),
+        ("sampling", "Poisson"),
+        ("noise_at", "Server"),
+        ("kind", "discrete"),
+        ("unit", "house"),
+        ("adjacency", "whatever"),
+        ("rounding", "up"),
     ],
 )
-def test_an_event_outside_its_range_is_refused(field: str, value: float) -> None:
+def test_an_event_outside_its_range_is_refused(field: str, value: object) -> None:
+    event = MechanismEvent.from_json(SHARED.to_json())
+    object.__setattr__(event, field, value)  # as without the types that tests check
     with pytest.raises(ConfigError, match=f"{field} = {value}"):
-        MechanismEvent.from_json(SHARED.to_json() | {field: value})
+        event.__post_init__()
 
 
 def test_a_local_release_with_others_noise_is_refused() -> None:
