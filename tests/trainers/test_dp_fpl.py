@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cosine_similarity
 
+from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import KEY, Seeds
 from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import Round, Task
@@ -21,6 +22,7 @@ from privaudit.tuning.prompts.private_training import Parts
 from tests.golden import golden, golden_tensors
 from tests.toy_federation import (
     ALL,
+    AT,
     FEW,
     Play,
     Shards,
@@ -384,6 +386,19 @@ def test_the_sampling_rate_is_public_and_at_most_one(task: Task) -> None:
     few, many = make(batch_size=3), make(batch_size=500)
     assert (few.sampling_rate(task), few.divisor(task)) == (0.25, 3)
     assert (many.sampling_rate(task), many.divisor(task)) == (1, 12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "step"), [({"epsilon": 1e-5}, 0.0), ({"clip_norm": 1e-3}, 2.0**-10)]
+)
+def test_an_epsilon_that_rounding_alone_spends_is_refused(
+    settings: dict[str, Any], step: float, task: Task
+) -> None:
+    """On the grid of the noise, or on that of masks, which may be coarser."""
+    settings = {"epsilon": 8.0, "batch_size": ALL} | settings
+    with pytest.raises(ConfigError, match=r"^epsilon = .* use noise_at = .server"):
+        make(noise_at="client", **settings)._mechanisms(task, replace(AT, step=step))
+    make(**settings)._mechanisms(task, replace(AT, step=step))
 
 
 @pytest.mark.parametrize("threat", ["server", "server-aggregate"])
