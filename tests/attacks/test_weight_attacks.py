@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +372,21 @@ def test_masked_uploads_are_read_as_their_sum(play: Play) -> None:
     assert len(others) == len(same) - 1
     scores = JointRegression(rounds=1)(adversary, targets)
     assert [one.expected for one in scores] == [0.0] * len(CLIENTS)  # of a prompt
+
+
+@pytest.mark.parametrize("trainer", [PromptFL(epochs=1), DPPromptFL(epsilon=8.0)])
+def test_a_sum_moves_as_the_mean_does_with_a_weight_or_without(
+    trainer: Any, play: Play
+) -> None:
+    """As the broadcasts do: over 2, 3 and 2 of 3 clients, as uploads are lost."""
+    adversary, _ = play(trainer, dropout=0.3, seed=3).watched("server-aggregate")
+    sent = [m.tensors["context"] for m in adversary.view.broadcasts_to(CLIENTS[0])]
+    for move, (before, after) in zip(
+        chosen_moves(adversary, CLIENTS[0], 0), pairwise(sent), strict=True
+    ):
+        torch.testing.assert_close(
+            move.deltas["context"], after - before, rtol=0, atol=1e-5
+        )
 
 
 def test_a_number_s_rounding_is_that_of_the_format_in_which_it_was_sent() -> None:

@@ -281,6 +281,17 @@ def test_drawing_clients_without_replacement_is_dp_accountings() -> None:
     assert float(found.epsilon or 99) < unsampled
 
 
+def test_one_of_millions_that_is_drawn_costs_something() -> None:
+    theirs = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
+    event = SampledWithoutReplacementDpEvent(3_000_000, 1, GaussianDpEvent(0.5))
+    theirs.compose(event, 10)
+    drawn = SamplingPhase(0.5, 1 / 3e6, 10, "without-replacement")
+    spent = epsilon_of([drawn], DELTA, "dpa-rdp")
+    assert spent == pytest.approx(theirs.get_epsilon(DELTA))
+    hardly_noised = replace(drawn, noise_multiplier=0.01, steps=1000)
+    assert tightest_epsilon([hardly_noised], 1e-12)[0] > 0
+
+
 @pytest.mark.parametrize("view", ["server", "server-aggregate", "peer"])
 def test_who_knows_the_participants_gets_no_benefit_of_the_draw(
     view: CertifiedView,
