@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import Task
 from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.privacy.certificate import CertifiedView
@@ -258,26 +257,3 @@ def test_the_server_is_drawn_to_the_right_client(
     assert sum(gains) / 3 > 0.02
     for threat in ("server-aggregate", "peer:client-2", "released"):
         assert torch.equal(played.rebuild(threat).model["context"], shared)
-
-
-def test_a_client_alone_is_rebuilt_as_the_average_it_is(
-    play: Play, shards: Shards
-) -> None:
-    played = play(make(), shards={"client-0": shards["client-0"]})
-    found = played.rebuild("server").model["context"]
-    torch.testing.assert_close(found, played.server["context"])
-
-
-@pytest.mark.parametrize("mode", ["sound", "published-paper", "published-code"])
-def test_a_client_is_drawn_on_by_how_many_uploads_arrived_with_its_own(
-    mode: str, play: Play
-) -> None:
-    trainer = make(mode=mode)
-    played = play(trainer, dropout=0.3, seed=3)  # of 3 arrive 2, 3 and 2
-    view = find_threat("server")(played.messages)
-    for client in played.kept:
-        there = [r for r in map(played.uploads, range(3)) if client in r]
-        parties = sum(map(len, there)) / len(there)
-        own = (parties**-0.5 - 1 / parties) * trainer._own_moves(view, client)
-        found = played.rebuild("server", client).model["context"]
-        torch.testing.assert_close(found, played.server["context"] + own)
