@@ -290,6 +290,9 @@ class DPFPL(PrivateTrainer):
         """Return more noise on uploads: rounding moves them too, on their grid.
 
         A grid that more noise makes coarser is taken for the first one as well.
+
+        Raises:
+            ConfigError: Rounding alone costs more than epsilon.
         """
         shares = exact.parties if self.noise_at == "distributed" else 1
         widened, fewest = exact, math.inf
@@ -299,6 +302,13 @@ class DPFPL(PrivateTrainer):
             noise = widened_noise(
                 exact.shared.noise_multiplier, self._numbers(task), fewest
             )
+            if noise == math.inf:
+                raise ConfigError(
+                    f"epsilon = {self.epsilon:g} was requested with noise_at = "
+                    f"{self.noise_at!r}, but that uploads are rounded to the grid of "
+                    "their noise costs more than this. Raise epsilon, or under masks "
+                    'the clip norm, or use noise_at = "server"'
+                )
             widened = replace(
                 exact, shared=replace(exact.shared, noise_multiplier=noise)
             )

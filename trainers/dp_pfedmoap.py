@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -207,7 +208,8 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
             hidden = "the personal prompt, without the noise"
             return replace(reconstructed, missing=(*reconstructed.missing, hidden))
         shared = view.last_broadcast(client).tensors["context"]
-        share = len(task.clients) ** -0.5 - 1 / len(task.clients)
+        parties = fmean(view.parties_of(client))
+        share = parties**-0.5 - 1 / parties
         moves = torch.stack(view.moves_of(client, "context"))  # each weighs 1
         drawn = shared + share * moves.sum(dim=0)
         missing = ("the personal prompt, which is not what is sent", "the gate")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -219,14 +220,14 @@ class DPPromptFL(PrivateLocalTrainer):
 
         A round's upload tells of one small and noisy sample; what a client did in all
         rounds adds up to more. Of that, the average holds 1 / N; the whole of it would
-        overshoot. 1 / sqrt(N) was measured to be best, or close, on the digits.
+        overshoot. 1 / sqrt(N) was measured to be best, or close, on the digits. N is of
+        the client's rounds: the mean number of uploads that arrived.
         """
         shared = view.last_broadcast(client).tensors["context"]
         if not view.sees_updates_of(client):
             missing = ("the client's own training",)
             return Reconstruction({"context": shared}, missing)
-        last = view.last_sum
-        parties = last.parties if last else len(task.clients)
+        parties = fmean(view.parties_of(client))
         share = parties**-0.5 - 1 / parties
         return Reconstruction(
             {"context": shared + share * self._own_moves(view, client)}

@@ -19,7 +19,7 @@ from privaudit.core.errors import AttackError, ViewError, shown
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Stacked, Tensors, distinct, stack
 from privaudit.federation.query import ask
-from privaudit.federation.threat_models import EVERYBODY
+from privaudit.federation.threat_models import EVERYBODY, RoundSum
 from privaudit.federation.trainer import (
     Cohort,
     DeclaresBase,
@@ -30,7 +30,7 @@ from privaudit.federation.trainer import (
     Trainer,
     start_client,
 )
-from privaudit.federation.uploads import COORDINATES, RANGE, update_deltas
+from privaudit.federation.uploads import COORDINATES, RANGE, update_deltas, weight_in
 from privaudit.models.interfaces import Classifier, OwnersModel
 from privaudit.models.layer_factors import LayerFactors
 from privaudit.models.token_table import NO_STATISTICS, TOKENS, TokenTable
@@ -139,7 +139,7 @@ def _shown(
             yield sent.tensors, down, at(sent.round, client)
     elif view.sums:
         for summed in view.sums:
-            yield summed.total, summed.broadcast, at(summed.index, EVERYBODY)
+            yield _as_one(summed), summed.broadcast, at(summed.index, EVERYBODY)
     elif view.has_release_of(client):
         given = view.release_of(client)
         yield *_less_base(adversary, given.tensors), at(given.round, client)
@@ -147,6 +147,13 @@ def _shown(
         received = view.of_kind("broadcast") or view.broadcasts_to(client)
         for one, other in pairwise(received):
             yield other.tensors, one.tensors, at(one.round, EVERYBODY)
+
+
+def _as_one(summed: RoundSum) -> Tensors:
+    """Return a sum as an upload: models that came without a weight as their mean."""
+    total = summed.total
+    models = [n for n in total if n in summed.broadcast and weight_in(total, n) is None]
+    return {**total, **{name: summed.mean(name) for name in models}}
 
 
 def _less_base(adversary: Adversary, given: Tensors) -> tuple[Tensors, Tensors]:

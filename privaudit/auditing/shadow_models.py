@@ -62,7 +62,7 @@ from privaudit.federation.trainer import (
     remembers_steps,
     start_client,
 )
-from privaudit.federation.transcript import SERVER, Message
+from privaudit.federation.transcript import Message
 from privaudit.statistics.progress import Phase
 
 Source = Literal["public", "candidates"]
@@ -428,9 +428,9 @@ def _rounds_to_replay(
     needs_all = has_state or adversary.reconstructing.reconstructs_from_all_rounds
     for index in trained if needs_all else trained[-1:]:
         sent = adversary.view.in_round(index)
-        peers = tuple(m.sender for m in sent if m.receiver == SERVER)
+        asked = tuple(m.receiver for m in sent if m.kind == "broadcast")
         received = adversary.view.received_in(client, index)
-        yield Round(index, adversary.seeds, peers), received.tensors
+        yield Round(index, adversary.seeds, asked or (client,)), received.tensors
 
 
 def _rebuild_replayed(

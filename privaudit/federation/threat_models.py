@@ -195,6 +195,16 @@ class Sums:
         return secure_sum([message.tensors for message in sent])
 
 
+@dataclass(frozen=True, slots=True)
+class SumOfUpdates(Message):
+    """What stands for a round's uploads in a view: their sum, and how many there are.
+
+    A server that sees the sum alone knows the number too, as it divides by it.
+    """
+
+    parties: int
+
+
 def sum_of(updates: list[Message], sums: Sums) -> list[Message]:
     """Return the message that stands for a round's uploads; none where there are none.
 
@@ -216,8 +226,9 @@ def sum_of(updates: list[Message], sums: Sums) -> list[Message]:
             "over one client is its upload. Use the threat model 'server', or let "
             "more clients take part."
         )
-    total = sums.of(updates[0].round, updates)
-    return [Message(updates[0].round, EVERYBODY, SERVER, "sum", total)]
+    index, parties = updates[0].round, len(updates)
+    total = sums.of(index, updates)
+    return [SumOfUpdates(index, EVERYBODY, SERVER, "sum", total, parties)]
 
 
 SECRETS = MASKED_KINDS - {"survivors"}  # what only a whole server sees of a masked sum
@@ -231,7 +242,8 @@ class RoundSum:
 
     Attributes:
         index: Number of the round, from 0.
-        parties: How many clients are in the sum.
+        parties: How many clients are in the sum: those whose upload arrived. Of a
+            recorded sum without a list of survivors, those who got the broadcast.
         broadcast: What one of them received; all did, where uploads are summed.
         total: The sum of what they sent; made when it is asked for.
     """
@@ -242,7 +254,7 @@ class RoundSum:
     total: Tensors
 
     def mean(self, name: str) -> Tensor:
-        """Return the plain mean over the participants."""
+        """Return the plain mean over those in the sum."""
         return self.total[name] / self.parties
 
 
@@ -360,6 +372,15 @@ class View:
             for m in self.updates_of(client)
         )
 
+    def parties_of(self, client: str) -> tuple[int, ...]:
+        """Return how many uploads arrived in the round of each of the client's, itself in.
+
+        Raises:
+            ViewError: This adversary sees none of the client's messages.
+        """
+        rounds = (self.in_round(one.round) for one in self.updates_of(client))
+        return tuple(sum(m.is_update for m in sent) for sent in rounds)
+
     def last_broadcast(self, client: str) -> Message:
         """Return the last thing the server sent to ``client``, or else to anybody.
 
@@ -422,8 +443,14 @@ class View:
         if not (sent and down):
             return None
         masked = [m.tensors["clients"] for m in group if m.kind == "survivors"]
-        parties = (masked[0].numel() if masked else 0) or len(down)
-        return RoundSum(round, parties, down[0], self._sums.of(round, sent))
+        parties = masked[0].numel() if masked else 0
+        if isinstance(sent[0], SumOfUpdates):
+            parties = sent[0].parties
+        elif not summed:
+            parties = len(sent)
+        return RoundSum(
+            round, parties or len(down), down[0], self._sums.of(round, sent)
+        )
 
     @cached_property
     def _sums(self) -> "Sums":

@@ -25,7 +25,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from sys import intern
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 from weakref import WeakValueDictionary
 
 from privaudit.core.errors import LimitError, MissingFileError, TranscriptError
@@ -497,6 +497,7 @@ class _Line(NamedTuple):
         Raises:
             KeyError: A field is missing.
             TypeError: One is of another type.
+            ValueError: Nothing of such a kind is ever sent.
         """
         line = cls(*(entry[field] for field in cls._fields))
         texts = (line.sender, line.kind, *line.receivers, *line.tensors.values())
@@ -504,6 +505,8 @@ class _Line(NamedTuple):
             raise TypeError("a field is of another type")
         if type(line.receivers) is not list or not line.receivers:
             raise TypeError("it has no list of receivers")
+        if line.kind not in get_args(Kind):
+            raise ValueError(f"this version knows no kind {line.kind[:40]!r}")
         return line
 
 
@@ -536,7 +539,8 @@ class _Reader:
             RecursionError,
         ) as error:
             raise TranscriptError(
-                f"{place} is not a message ({error!r}): it was cut or altered."
+                f"{place} is not a message ({error!r}): it was cut or altered, or "
+                "another version wrote it. Restore it from a copy."
             ) from None
         fields = sent._asdict()
         self.end = self.end.after(fields)

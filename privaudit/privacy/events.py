@@ -8,8 +8,8 @@ alone. Notes change nothing of what is sent, and no view holds them.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args, get_origin
 
 import pydantic.dataclasses
 from jaxtyping import Bool, Float, Int
@@ -103,6 +103,13 @@ class MechanismEvent:
     rounding: Rounding = "nearest"
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.type in (int, bool):
+                _require(type(value) is one.type, self, one.name)
+            elif get_origin(one.type) is Literal:
+                labels = get_args(one.type)
+                _require(value in labels, self, one.name, labels)
         _require(0 <= self.noise_multiplier < math.inf, self, "noise_multiplier")
         _require(0 < self.sensitivity < math.inf, self, "sensitivity")
         _require(self.clip_norm > 0, self, "clip_norm")
@@ -199,11 +206,14 @@ def noise_of_pure(epsilon: int | float) -> float:
     return float(-0.5 / ndtri_exp(log_expit(-epsilon)))
 
 
-def _require(holds: bool, event: MechanismEvent, field: str) -> None:
+def _require(
+    holds: bool, event: MechanismEvent, field: str, labels: Sequence[str] = ()
+) -> None:
     if not holds:
+        known = f"It is {' or '.join(map(repr, labels))}. " if labels else ""
         raise ConfigError(
             f"A privacy mechanism of a {event.release} release was described with "
-            f"{field} = {getattr(event, field)}. MechanismEvent says what can be."
+            f"{field} = {getattr(event, field)}. {known}MechanismEvent says what can be."
         )
 
 

@@ -357,18 +357,19 @@ def test_a_tuple_in_place_of_logits_is_refused(folder: Path) -> None:
         audited(folder, owner=Asked(Pairs()))
 
 
-def test_masked_uploads_are_read_as_their_sum(play: Play) -> None:
-    played = play(
-        PromptFL(epochs=1, batch_size=0),
-        masking=SECURE_SUMS.find("masked")(bytes(32), 0.0, "all"),
-    )
-    adversary, targets = played.watched()
+@pytest.mark.parametrize("trainer", [PromptFL(epochs=1, batch_size=0), DPPromptFL()])
+def test_masked_uploads_are_read_as_their_sum(trainer: Any, play: Play) -> None:
+    """Which moves as the mean does, whether uploads say a weight or not."""
+    masking = SECURE_SUMS.find("masked")(bytes(32), 0.0, "all")
+    adversary, targets = play(trainer, masking=masking).watched()
+    sent = [m.tensors["context"] for m in adversary.view.broadcasts_to(CLIENTS[0])]
     with pytest.raises(ViewError, match="masked"):
         adversary.view.updates_of(CLIENTS[0])
     ours, *others = (m.deltas for m in chosen_moves(adversary, CLIENTS[0], 0))
     same = [m.deltas for m in chosen_moves(adversary, CLIENTS[1], 0)]
     assert all(torch.equal(ours[n], same[0][n]) for n in ours)
     assert len(others) == len(same) - 1
+    torch.testing.assert_close(ours["context"], sent[1] - sent[0], rtol=0, atol=1e-5)
     scores = JointRegression(rounds=1)(adversary, targets)
     assert [one.expected for one in scores] == [0.0] * len(CLIENTS)  # of a prompt
 

@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cosine_similarity
 
+from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import KEY, Seeds
 from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import Round, Task
 from privaudit.privacy.certificate import CertifiedView, certify
+from privaudit.trainers.dp_fedotp import DPFedOTP
+from privaudit.trainers.dp_fedpgp import DPFedPGP
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.tuning.prompts.gradients import ContextGradients, fixed_batch
 from privaudit.tuning.prompts.low_rank import by_factors, factorize
@@ -19,6 +22,7 @@ from privaudit.tuning.prompts.private_training import Parts
 from tests.golden import golden, golden_tensors
 from tests.toy_federation import (
     ALL,
+    AT,
     FEW,
     Play,
     Shards,
@@ -384,29 +388,35 @@ def test_the_sampling_rate_is_public_and_at_most_one(task: Task) -> None:
     assert (many.sampling_rate(task), many.divisor(task)) == (1, 12)
 
 
+def test_an_epsilon_that_rounding_alone_spends_is_refused(task: Task) -> None:
+    tiny = make(noise_at="client", epsilon=1e-5, batch_size=ALL)
+    with pytest.raises(ConfigError, match=r"^epsilon = 1e-05 .* Raise epsilon"):
+        tiny._mechanisms(task, AT)
+
+
 @pytest.mark.parametrize("threat", ["server", "server-aggregate"])
-def test_a_server_takes_its_own_noise_away(threat: str, play: Play, task: Task) -> None:
-    """Its model's shared part is where the clean sums lead, not what it broadcast."""
-    trainer = make(epsilon=0.1)
-    played = play(trainer)
-    view = find_threat(threat)(played.messages)
-    shared = played.rebuild(threat).shared
-    assert shared is not None
-    clean = view.sums[0].broadcast["context"]
-    for one in view.sums:
-        mean = one.mean("gradient") / trainer.divisor(task)
-        clean = clean - trainer.learning_rate_global * mean
-    torch.testing.assert_close(shared["context"], clean)
-    noisy = view.last_broadcast("client-0").tensors["context"]
-    assert (shared["context"] - noisy).norm() > clean.norm()
-
-
-def test_without_noise_clean_sums_lead_to_the_last_broadcast(play: Play) -> None:
-    """So the server's way of adding them up is the trainer's own."""
-    played = play(make(mode="published-paper", epsilon=1e9))
-    shared = played.rebuild("server").shared
-    assert shared is not None
-    last = find_threat("server")(played.messages).last_broadcast("client-0")
-    torch.testing.assert_close(
-        shared["context"], last.tensors["context"], rtol=1e-4, atol=1e-5
-    )
+@pytest.mark.parametrize(
+    "trainer",
+    [make()]
+    + [
+        kind(mode=mode)
+        for kind in (make, DPFedOTP, DPFedPGP)
+        for mode in ("published-paper", "published-code")
+    ],
+    ids=lambda trainer: f"{type(trainer).__name__}-{trainer.mode}",
+)
+def test_a_server_takes_its_own_noise_away(
+    trainer: Any, threat: str, play: Play, task: Task
+) -> None:
+    """Clean sums lead where hardly any noise leads, whether uploads are lost or not."""
+    for dropout, epsilon in ((0.0, 1e9), (0.3, 1e9), (0.3, 0.1)):
+        trainer = replace(trainer, epsilon=epsilon)
+        view = find_threat(threat)(play(trainer, dropout=dropout, seed=3).messages)
+        assert [one.parties for one in view.sums] == ([2, 3, 2] if dropout else [3] * 3)
+        if isinstance(trainer, DPFPL):
+            clean = trainer._shared(task, view, "client-1")
+        else:
+            clean = trainer.without_own_noise(view)
+        last = view.last_broadcast("client-1").tensors[trainer.shared]
+        hardly = torch.allclose(clean, last, rtol=1e-4, atol=1e-5)
+        assert hardly if epsilon > 1 else (clean - last).norm() > clean.norm()

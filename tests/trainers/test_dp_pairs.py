@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -10,10 +11,15 @@ from torch.nn.functional import cosine_similarity
 
 from privaudit.core.seeds import Seeds
 from privaudit.federation.query import ask
+from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import Task
+from privaudit.federation.uploads import update_deltas
 from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.trainers.dp_fedotp import DPFedOTP
 from privaudit.trainers.dp_fedpgp import DPFedPGP
+from privaudit.trainers.dp_pfedmoap import DPPFedMoAP
+from privaudit.trainers.dp_promptfl import DPPromptFL
+from privaudit.trainers.fedpt_top_k import FedPTTopK
 from tests.toy_federation import Play, Shards, context_loss
 
 
@@ -88,6 +94,29 @@ def test_the_codes_gradients_tell_which_way_a_private_part_has_moved(
         cosines.append(cosine_similarity(found.flatten(), moved.flatten(), dim=0))
     assert min(cosines) > each
     assert sum(cosines) / 3 > mean
+
+
+@pytest.mark.parametrize("trainer", [
+    fedpgp(mode="published-paper", epsilon=1e9), DPPromptFL(), DPPFedMoAP(),
+    FedPTTopK(epsilon=8.0),
+])  # fmt: skip
+def test_a_clients_own_moves_count_by_whose_uploads_arrived(
+    trainer: Any, play: Play
+) -> None:
+    """Of 2, 3 and 2 clients, of whose mean each has a part; dp-promptfl tells how much."""
+    played = play(trainer, dropout=0.3, seed=3)
+    view = find_threat("server")(played.messages)
+    ((name, found),) = played.rebuild("server", "client-1").model.items()
+    expected = view.last_broadcast("client-1").tensors[name]
+    parties = [len(r) for r in map(played.uploads, range(3)) if "client-1" in r]
+    usual = fmean(parties) ** -0.5 - 1 / fmean(parties)
+    for sent, count in zip(view.updates_of("client-1"), parties, strict=True):
+        upload = {n: tensor[None] for n, tensor in sent.tensors.items()}
+        received = view.received_in("client-1", sent.round).tensors
+        (moved,) = update_deltas(upload, received).values()
+        share = 1 - 1 / count if isinstance(trainer, DPFedPGP) else usual
+        expected = expected + share * moved.view(found.shape)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("mode", ["sound", "published-paper", "published-code"])

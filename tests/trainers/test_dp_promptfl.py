@@ -257,11 +257,3 @@ def test_the_server_is_drawn_to_the_right_client(
     assert sum(gains) / 3 > 0.02
     for threat in ("server-aggregate", "peer:client-2", "released"):
         assert torch.equal(played.rebuild(threat).model["context"], shared)
-
-
-def test_a_client_alone_is_rebuilt_as_the_average_it_is(
-    play: Play, shards: Shards
-) -> None:
-    played = play(make(), shards={"client-0": shards["client-0"]})
-    found = played.rebuild("server").model["context"]
-    torch.testing.assert_close(found, played.server["context"])

@@ -171,8 +171,16 @@ class SeenUpload:
 
     @cached_property
     def delta(self) -> Float[Tensor, " numbers"]:
-        """What the upload moved, its weight divided out, as one vector."""
-        return self.rows({name: self.sent[name].unsqueeze(0) for name in self.sent})[0]
+        """What the upload moved, its weight divided out, as one vector.
+
+        Of a sum, the mean over its clients, if it says no weight.
+        """
+        sent = {name: tensor.unsqueeze(0) for name, tensor in self.sent.items()}
+        if self.clients > 1 and self.records is None:
+            sent = {
+                name: tensor.double() / self.clients for name, tensor in sent.items()
+            }
+        return self.rows(sent)[0]
 
     def rows(self, sent: Stacked) -> Float[Tensor, "k numbers"]:
         """Return what uploads like this one moved, as one vector each."""
@@ -566,7 +574,7 @@ class LearnedInversion:
             centre = sent.mean(dim=0)
             scale = (sent - centre).square().sum(dim=1).mean().sqrt().clamp(min=1e-30)
             inputs.append((sent - centre) / scale)
-            asked.append((self._delta(one) - centre) / scale)
+            asked.append((one.delta - centre) / scale)
         found, known = ridge(torch.cat(inputs, dim=1), means, torch.cat(asked))
         for shares, explained in by_bias:
             if explained.mean() > known[: len(explained)].mean():
@@ -586,7 +594,7 @@ class LearnedInversion:
         if numbers is None:
             return []
         classes = len(self.description.centres)
-        moved, asked = sent[:, numbers], self._delta(one)[numbers]
+        moved, asked = sent[:, numbers], one.delta[numbers]
         shares = means[:, :classes]
         return [shares_by_bias(moved[:, :classes], shares, asked[:classes])]
 
@@ -608,10 +616,6 @@ class LearnedInversion:
                 chosen.append(batch)
                 tried.add(labels)
         return chosen[: 2 * count]
-
-    def _delta(self, one: SeenUpload) -> Float[Tensor, " numbers"]:
-        """Return an upload as a mean over clients, where it does not say its weight."""
-        return one.delta if one.records is not None else one.delta / one.clients
 
     def _stream(self, purpose: str, size: int) -> Stream:
         return self.adversary.seeds.child("inversion", size).stream(purpose)

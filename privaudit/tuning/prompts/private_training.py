@@ -739,8 +739,10 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         if clean is None:
             return view.updates_of(client)[-1].tensors[self.shared]
         moves = torch.stack(view.moves_of(client, self.shared))
-        of_mean = 1 / view.sums[-1].parties
-        return clean + (1 - of_mean) * moves.sum(dim=0)
+        parties = torch.tensor(view.parties_of(client))
+        for count in parties.unique().tolist():  # a mean has 1 / count of a move
+            clean = clean + (1 - 1 / count) * moves[parties == count].sum(dim=0)
+        return clean
 
     @property
     def _kept_release(self) -> Release:

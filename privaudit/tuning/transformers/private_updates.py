@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
@@ -211,7 +212,7 @@ class PrivateUpdates(PromptTuner):
 
         Without noise on uploads the last one is the client. With it, a single one tells
         little, and all of them are added up: by 1 / sqrt(N) of their sum, less the 1 /
-        N that the average has of it, as dp-promptfl's rebuild does.
+        N that the average has of it, as dp-promptfl's rebuild does, with its N.
         """
         if view.has_release_of(client):
             return Reconstruction(learned(view.release_of(client).tensors))
@@ -223,8 +224,7 @@ class PrivateUpdates(PromptTuner):
         if not self.noises_uploads:
             moved, before = sent[-1]
             return Reconstruction(moved_by(learned(before), spread(moved, before)))
-        last = view.last_sum if self.aggregation == "sum" else None
-        parties = last.parties if last else len(task.clients)
+        parties = fmean(view.parties_of(client))
         whole = torch.stack([spread(*one) for one in sent]).sum(dim=0)
         share = parties**-0.5 - 1 / parties
         return Reconstruction(moved_by(learned(shared), share * whole))

@@ -5,6 +5,7 @@ All tokens of a client's texts are read, no others, or none at all.
 
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,18 @@ from privaudit.datasets.records import ANSWER
 from privaudit.federation.trainer import Records, Task
 from privaudit.models.transformers.text_classifier import TextClassifier
 from privaudit.trainers.dp_fedpt import DPFedPT
+from privaudit.trainers.dp_promptfl import DPPromptFL
 from privaudit.trainers.full_fedavg import FullFedAvg
 from privaudit.trainers.full_fedprox import FullFedProx
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.promptfl import PromptFL
-from privaudit_labs.inversion.inversion import InvertedClient, Words, ridge, tokens_of
+from privaudit_labs.inversion.inversion import (
+    InvertedClient,
+    Words,
+    ridge,
+    seen_uploads,
+    tokens_of,
+)
 from privaudit_labs.inversion.judged import judge
 from privaudit_labs.inversion.upload_inversion import UploadInversion
 from tests.attacks.word_world import word_records
@@ -179,6 +187,18 @@ def test_of_sums_no_tokens_are_read(play: Play) -> None:
     played = play(FullFedAvg(**SHORT), 1, task=task, shards=shards)
     adversary, targets = played.watched("server-aggregate")
     assert all(one.tokens is None for one in FEW.invert(adversary, targets))
+
+
+@pytest.mark.parametrize("trainer", [PromptFL(epochs=1), DPPromptFL(epsilon=8.0)])
+def test_a_sum_is_read_as_the_mean_of_who_is_in_it(trainer: Any, play: Play) -> None:
+    """Which moves as the broadcasts do, with a weight or without."""
+    adversary, _ = play(trainer, dropout=0.3, seed=3).watched("server-aggregate")
+    sent = [m.tensors["context"] for m in adversary.view.broadcasts_to("client-0")]
+    seen = seen_uploads(adversary, "client-0", len(sent))
+    assert [one.clients for one in seen] == [2, 3, 2]
+    for one, (before, after) in zip(seen, pairwise(sent), strict=True):
+        moved = (after - before).double().flatten()
+        torch.testing.assert_close(one.delta, moved, rtol=0, atol=1e-5)
 
 
 def test_records_of_pictures_have_no_tokens(play: Play) -> None:

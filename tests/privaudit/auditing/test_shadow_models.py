@@ -62,14 +62,18 @@ def test_what_shadows_train_on_is_public_and_follows_the_candidates_classes(
 
 
 def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
-    attacked: Attacked,
+    attacked: Attacked, play: Play, shards: Shards
 ) -> None:
+    """Beside those who were asked, also where some of their uploads were lost."""
     adversary, _ = attacked()
     assert [at.index for at, _ in _rounds_to_replay(adversary, "client-1", False)] == [
         2
     ]
     rounds = [at.index for at, _ in _rounds_to_replay(adversary, "client-1", True)]
     assert rounds == [0, 1, 2]
+    lossy, _ = play(PromptFL(), dropout=0.3, seed=3).watched()
+    replayed = _rounds_to_replay(lossy, "client-1", True)
+    assert {at.participants for at, _ in replayed} == {tuple(shards)}
 
 
 @pytest.mark.parametrize("state", ["kept", "new"])

@@ -80,7 +80,10 @@ def test_truncating_keeps_what_counts(stored: Stored) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"garbage", b"\xff", b"[]", b"{}", b"[" * 99999, b'{"round": 0, "round": 1}'],
+    [
+        *(b"garbage", b"\xff", b"[]", b"{}", b"[" * 99999, b'{"round": 0, "round": 1}'),
+        b'{"round": 0, "sender": "a", "receivers": ["b"], "kind": "updat", "tensors": {}}',
+    ],
 )
 def test_a_damaged_line_is_refused_and_nothing_is_dropped(
     line: bytes, stored: Stored

@@ -228,11 +228,17 @@ def test_events_and_certificates_survive_json() -> None:
         ("sampling_rate", 1.5),
         ("parties", 0),
         ("steps", 0),
+        ("steps", 2.5),
+        ("bounded", "no"),
+        *((n, "x") for n in ("release", "sampling", "noise_at", "kind", "unit")),
+        *((n, "x") for n in ("adjacency", "rounding")),
     ],
 )
-def test_an_event_outside_its_range_is_refused(field: str, value: float) -> None:
+def test_an_event_outside_its_range_is_refused(field: str, value: object) -> None:
+    event = MechanismEvent.from_json(SHARED.to_json())
+    object.__setattr__(event, field, value)  # as without the types that tests check
     with pytest.raises(ConfigError, match=f"{field} = {value}"):
-        MechanismEvent.from_json(SHARED.to_json() | {field: value})
+        event.__post_init__()
 
 
 def test_a_local_release_with_others_noise_is_refused() -> None:
@@ -259,14 +265,20 @@ CLIENT_EVENT = replace(
 )  # fmt: skip
 
 
-def test_drawing_clients_without_replacement_is_dp_accountings() -> None:
+@pytest.mark.parametrize(("of", "drawn", "noise"), [(10, 3, 4.0), (3_000_000, 1, 0.5)])
+def test_drawing_clients_without_replacement_is_dp_accountings(
+    of: int, drawn: int, noise: float
+) -> None:
     theirs = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
-    event = SampledWithoutReplacementDpEvent(10, 3, GaussianDpEvent(4.0))
+    event = SampledWithoutReplacementDpEvent(of, drawn, GaussianDpEvent(noise))
     theirs.compose(event, 20)
-    found = certify([[CLIENT_EVENT]] * 20, "released", DELTA)
+    ours = replace(CLIENT_EVENT, sampling_rate=drawn / of, noise_multiplier=2 * noise)
+    found = certify([[ours]] * 20, "released", DELTA)
     assert found.epsilon == pytest.approx(theirs.get_epsilon(DELTA))
-    unsampled = epsilon_of([SamplingPhase(4.0, 1.0, 20)], DELTA, "gaussian-exact")
+    unsampled = epsilon_of([SamplingPhase(noise, 1.0, 20)], DELTA, "gaussian-exact")
     assert float(found.epsilon or 99) < unsampled
+    bare = SamplingPhase(0.01, drawn / of, 1000, "without-replacement")
+    assert tightest_epsilon([bare], 1e-12)[0] > 0
 
 
 @pytest.mark.parametrize("view", ["server", "server-aggregate", "peer"])
