@@ -9,7 +9,7 @@ import torch
 
 from privaudit import Auditor, train
 from privaudit.core.devices import records_at_once, use_memory, use_records_at_once
-from privaudit.core.errors import ConfigError, TrainingError
+from privaudit.core.errors import TrainingError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import DATASETS
 from privaudit.federation.rounds import (
@@ -150,11 +150,6 @@ def test_participation_draws_a_fixed_number_anew_in_each_round() -> None:
     assert {len(draw) for draw in draws} == {3}
     assert len(set(draws)) > 10
     assert all(list(draw) == sorted(draw) for draw in draws)
-
-
-def test_no_participation_is_refused() -> None:
-    with pytest.raises(ConfigError, match="above 0 and at most 1"):
-        participants_of(["a"], 0.0, Seeds(0), 0)
 
 
 def test_a_transcript_says_what_the_rule_was_and_who_was_sent_something_else(
