@@ -57,7 +57,7 @@ def claim(
     ] = "split",
     repeats: Annotated[int, typer.Option(help="Independent runs.")] = 1000,
     records: Annotated[int, typer.Option(help="Other records per client.")] = 4,
-    rounds: int | None = None,
+    rounds: Annotated[int | None, typer.Option()] = None,
     seed: options.AuditSeed = 0,
     field: options.Fields = None,
     on: options.On = "local",
