@@ -310,7 +310,7 @@ class PromptableCLIP(FeatureModel):
         Raises:
             ConfigError: The template has no ``{}``, or a text does not fit.
         """
-        texts = filled(template, class_names)
+        texts = _filled(template, class_names)
         prompts = ClassPrompts(self.clip, self._tokens(texts, 0))
         return prompts(torch.empty(1, 0, self.width, device=self.device))[0]
 
@@ -320,7 +320,7 @@ class PromptableCLIP(FeatureModel):
         Raises:
             ConfigError: The tower cannot be tuned, or as :meth:`template_features`.
         """
-        tokens = self._tokens(filled(template, class_names), 0)
+        tokens = self._tokens(_filled(template, class_names), 0)
         return ClipTextTower(self.clip, tokens, self.logit_scale)
 
     @cached_property
@@ -334,8 +334,7 @@ class PromptableCLIP(FeatureModel):
         return tokens.to(self.device)
 
 
-def filled(template: str, class_names: Sequence[str]) -> list[str]:
-    """Return a hand-written prompt for each class; only ``{}`` is a place in it."""
+def _filled(template: str, class_names: Sequence[str]) -> list[str]:
     if "{}" not in template:
         raise ConfigError(
             f"A template has {{}} where the class name goes, and {template!r} has "

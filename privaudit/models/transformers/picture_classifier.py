@@ -22,7 +22,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.records import PictureTokens, Records
 from privaudit.models.clip.picture_preparation import Pictures, ProcessorPreparation
-from privaudit.models.clip.promptable_clip import ClassPrompts, filled, spoken
+from privaudit.models.clip.promptable_clip import ClassPrompts, spoken
 from privaudit.models.clip.text_tower import prompt_tokens
 from privaudit.models.feature_cache import cached_features, cached_tokens
 from privaudit.models.frozen_model import FeatureModel, TunableClassifier, weights_hash
@@ -97,7 +97,7 @@ class ClassTexts(nn.Module):
         self, class_names: Sequence[str], template: str
     ) -> Float[Tensor, "classes dim"]:
         """Return the normalised features of a hand-written prompt for each class."""
-        written = filled(template, class_names)
+        written = [template.replace("{}", name) for name in class_names]
         if self._is_siglip:
             rows = self.tokenize(written, self.context_length)
             made = self.encode_text(rows.to(self.model.device))

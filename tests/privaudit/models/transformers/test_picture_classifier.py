@@ -403,7 +403,7 @@ def test_a_context_of_words_equals_the_text_they_spell(
     found = prompts(embed(words)[None])[0]
     expected = texts.features(names, f"{WORDS[family].strip()} {{}}.")
     assert torch.allclose(found, expected, atol=1e-5)
-    spelt = texts.features(["{x} dull song or dull song"], "{}")
+    spelt = texts.features(["{x} dull_song or dull_song"], "{}")
     assert torch.equal(texts.features(["dull_song"], "{x} {} or {}"), spelt)
 
 
