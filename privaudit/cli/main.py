@@ -28,7 +28,7 @@ from privaudit.cli.commands.new import new
 from privaudit.cli.commands.report import figure, report
 from privaudit.cli.commands.train import import_recording, split, train
 from privaudit.cli.options import with_computing, with_owner
-from privaudit.cli.plugins import COMMANDS, load_command
+from privaudit.cli.plugins import installed_commands, load_command
 from privaudit.cli.printing import show, with_json
 from privaudit.cli.start import run_to_its_end
 from privaudit.core.errors import (
@@ -66,7 +66,7 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
-        return [*own, *(name for name in sorted(COMMANDS.usable()) if name not in own)]
+        return [*own, *(name for name in installed_commands() if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         own = super().get_command(ctx, cmd_name)

@@ -36,6 +36,11 @@ APART: Mapping[str, str] = {
 """Commands that stand in packages of the repository, and in which folder of it."""
 
 
+def installed_commands() -> list[str]:
+    """Return the names of other packages' commands that can be used."""
+    return sorted(COMMANDS.usable())
+
+
 def find_command(name: str) -> Any:
     """Return the function or ``typer.Typer`` behind another package's command.
 

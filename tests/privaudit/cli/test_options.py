@@ -151,7 +151,7 @@ def parameters() -> Iterator[tuple[tuple[str, ...], str, Any, ParameterInfo]]:
     """Yield each command's words, a parameter's name, its type, and what typer knows."""
     groups = [((), main.app)]
     groups += [((g.name,), g.typer_instance) for g in main.app.registered_groups]  # type: ignore[misc]
-    groups += [((), _alone(name)) for name in sorted(plugins.COMMANDS.usable())]
+    groups += [((), _alone(name)) for name in plugins.installed_commands()]
     for above, group in groups:
         for command in group.registered_commands:
             assert command.callback is not None
