@@ -23,12 +23,22 @@ OfTokens = Callable[[Tensor, Tensor], Sequence[Tensor]]
 """Values [rows, tokens], some of each, from logits and from the tokens that came."""
 
 
+def _softmax(logits: Tensor) -> Tensor:
+    return logits.double().log_softmax(dim=-1)
+
+
 def log_probabilities(
-    logits: Float[Tensor, "rows tokens vocabulary"], own: Int[Tensor, "rows tokens"]
+    logits: Float[Tensor, "rows tokens vocabulary"],
+    own: Int[Tensor, "rows tokens"],
+    of_row: Callable[[Tensor], Tensor] = _softmax,
 ) -> list[Float[Tensor, "rows tokens"]]:
-    """Return the log-probability of each token that came, in float64."""
-    pairs = zip(logits, own, strict=True)  # row by row: in float64 they are large
-    logs = [row.double().log_softmax(dim=-1).gather(1, n[:, None]) for row, n in pairs]
+    """Return the log-probability of each token that came, in float64.
+
+    ``of_row`` makes a row's logits [tokens, vocabulary] log-probabilities: row by row,
+    as in float64 they are as large as all logits.
+    """
+    pairs = zip(logits, own, strict=True)
+    logs = [of_row(row).gather(1, tokens[:, None]) for row, tokens in pairs]
     return [torch.stack(logs)[..., 0]]
 
 

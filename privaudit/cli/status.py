@@ -21,7 +21,8 @@ from privaudit.runs.store import RemoteFolder, RemoteLeases, url_of
 
 Json = dict[str, Any]
 _LEASE = TypeAdapter(LeaseOwner)
-_DAMAGE = PrivauditError, ValueError, TypeError, AttributeError
+# What reading raises; OverflowError of numbers such as 1e400.
+_DAMAGE = PrivauditError, ValueError, TypeError, AttributeError, OverflowError
 
 
 def read_status(runs: Path) -> Json:
@@ -64,7 +65,7 @@ def _run(read: Callable[[], Json], leases: LeaseFiles, run: Path | None = None) 
         header = read()
         done = int(header.get("progress", {}).get("rounds", 0))
         total = int(header.get("config", {}).get("rounds", 0))
-    except (*_DAMAGE, OverflowError) as error:  # the latter of rounds such as 1e400
+    except _DAMAGE as error:
         return {"state": "damaged", "error": one_line(str(error))}
     owner = {} if done >= total else _owner(leases, run)
     state = "done" if done >= total else "running" if owner else "stopped"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from privaudit.auditing.answer_values import answer_values
+from privaudit.auditing.answer_values import answer_values, log_probabilities
 from privaudit.auditing.attack import Adversary
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Tensors
@@ -102,13 +102,8 @@ def answer_table(
     """
 
     def values(logits: Tensor, own: Tensor) -> list[Tensor]:
-        logs = torch.stack(  # row by row: in float64 they are as large as all logits
-            [
-                scheme.log_probabilities(row).gather(1, tokens[:, None])[:, 0]
-                for row, tokens in zip(logits, own, strict=True)
-            ]
-        )
-        return [logs, own == logits.argmax(dim=-1)]
+        logs = log_probabilities(logits, own, scheme.log_probabilities)
+        return [*logs, own == logits.argmax(dim=-1)]
 
     def ask() -> AnswerTable:
         logs, likeliest = answer_values(adversary, model, records, values, (0.0, True))

@@ -82,7 +82,7 @@ def start_attention(size: int, stream: Stream) -> dict[str, Tensor]:
 def start_linear(
     part: str, outputs: int, inputs: int, stream: Stream
 ) -> dict[str, Tensor]:
-    """Return one linear layer."""
+    """Return a linear layer by ``part``'s name, uniform in +-1/sqrt(inputs) as in torch."""
     bound = 1 / math.sqrt(inputs)
 
     def draw(*shape: int) -> Tensor:
