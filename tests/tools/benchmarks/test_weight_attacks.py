@@ -34,9 +34,11 @@ def test_no_cell_passes_what_its_noise_proves(
     assert not above_bounds(setting, row)
 
 
-def test_a_cell_that_passes_is_said() -> None:
+def test_a_kept_row_that_passes_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = replace(PRIVATE, noise=1.0)
     row = Row({"joint": (0.95, 0.93, 0.97)}, (80, 80), 40.0, 1.0, epsilon=5.0)
-    assert above_bounds(setting, row) == [
-        "joint above 0.760", "epsilon 5 above 4.38"
-    ]  # fmt: skip
+    monkeypatch.setattr(weight_attacks, "kept_row", lambda *_: row)
+    monkeypatch.setattr(weight_attacks, "TABLES", {"table": {"cell": setting}})
+    monkeypatch.setattr("sys.argv", ["", "--data", "", "--rows", ""])
+    with pytest.raises(SystemExit, match=r"joint above 0.760, epsilon 5 above 4.38"):
+        weight_attacks.main()
