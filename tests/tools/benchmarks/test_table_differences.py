@@ -57,6 +57,8 @@ def test_rows_without_a_common_seed_are_refused() -> None:
     apart = stored_of({"a x": [1.0, 2.0], "b y": [1.0, 2.0]})
     with pytest.raises(SystemExit, match="No seed is shared by a and b"):
         differences(apart, "local", ["a", "b"])
+    with pytest.raises(SystemExit, match="No seed is shared in any of: a less b"):
+        comparisons(apart, "local", ["a less b"])
 
 
 MINUS = "\N{MINUS SIGN}"
@@ -104,9 +106,3 @@ def test_a_slip_in_a_comparison_is_refused(
 ) -> None:
     with pytest.raises(SystemExit, match=re.escape(says)):
         comparisons(STORED, metric, pairs)
-
-
-def test_a_comparison_without_a_common_seed_is_refused() -> None:
-    apart = stored_of({"a x": [1.0, 2.0], "b y": [1.0, 2.0]})
-    with pytest.raises(SystemExit, match="No seed is shared in any of: a less b"):
-        comparisons(apart, "local", ["a less b"])

@@ -307,14 +307,13 @@ def main() -> None:
     for table, settings in TABLES.items():
         for name, setting in settings.items():
             full = f"{table} {name}"
-            if given.show or given.only not in full:
-                continue
-            if kept_row(given.rows, full, setting) is None:
+            row = kept_row(given.rows, full, setting)
+            if row is None and given.only in full and not given.show:
                 row = measured(setting, given.data)
                 keep_row(given.rows, full, setting, row)
                 print(f"{full}: {dict(row.aurocs)}, {row.seconds:.1f} s", flush=True)
-                if over := above_bounds(setting, row):
-                    raise SystemExit(f"{full}: {', '.join(over)}.")
+            if row and (over := above_bounds(setting, row)):
+                raise SystemExit(f"{full}: {', '.join(over)}.")
         if given.only in table or any(given.only in name for name in settings):
             print(f"\n**{table}**\n", *lines(given.rows, settings, table), sep="\n")
 

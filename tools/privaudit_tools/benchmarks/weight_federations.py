@@ -45,9 +45,11 @@ class Setting:
         size: An adapter's bottleneck, a factor's rank, a hidden layer's width, or how
             many numbers a projected head learns.
         steps: In a round.
-        batch: Records of a step; 0 takes all.
+        batch: Records of a step; 0 takes all. Of clipped gradients it is the mean, as
+            each member has a coin of its own (Poisson): one more moves a sum by C.
         noise: Multiplier z; each client adds noise of deviation z C to its sum of
-            gradients clipped to C.
+            gradients clipped to C, which is divided by how many records are expected:
+            members are secret, and the noise's size would count them.
         outside: Share of a client's members that are no candidates.
         draws: Federations.
     """
@@ -189,9 +191,8 @@ def first_weights(setting: Setting, width: int, seed: int) -> tuple[Weights, Wei
     if setting.model == "projected head":
         bucket = torch.randint(size, (head.numel(),), generator=generator)
         sign = torch.randint(2, (head.numel(),), generator=generator) * 2.0 - 1
-        return {"numbers": torch.zeros(size)}, {
-            **{"head": head, "bucket": bucket, "sign": sign}
-        }
+        projected = {"head": head, "bucket": bucket, "sign": sign}
+        return {"numbers": torch.zeros(size)}, projected
     tower = {
         "inner": draw(HIDDEN, PROMPT[0] * PROMPT[1]) / 32,
         "names": draw(setting.classes, HIDDEN),
@@ -251,7 +252,8 @@ def federation(setting: Setting, table: Table, draw: int) -> list[Attacked]:
             known = {**seen[k], **{n: server[n] for n in names}}
             moves[k].append(Move.of(sent[k], known, at))
             seen[k].update(sent[k])
-        averaged = {n: _average(sent, n, members) for n in server}
+        sizes = [1 if setting.clip else len(mine) for mine in members]
+        averaged = {n: _average(sent, n, sizes) for n in server}
         after = {n: server[n] if a is None else a for n, a in averaged.items()}
         sums.append(Move.of(after, server, at))
         server = after
@@ -286,9 +288,9 @@ def _rounded(setting: Setting, weights: Tensor) -> Tensor:
     return weights.to(getattr(torch, setting.precision)).float()
 
 
-def _average(sent: list[Weights], name: str, members: list[Tensor]) -> Tensor | None:
-    """Return the average by members of those that sent something."""
-    by = [(one[name].double(), len(m)) for one, m in zip(sent, members, strict=True)
+def _average(sent: list[Weights], name: str, sizes: list[int]) -> Tensor | None:
+    """Return the average by sizes of those that sent something."""
+    by = [(one[name].double(), n) for one, n in zip(sent, sizes, strict=True)
           if name in one]  # fmt: skip
     if not by:
         return None
@@ -307,7 +309,7 @@ def trained(
     optimiser = _optimiser(setting)(weights.values())
     for _ in range(setting.steps):
         places = torch.arange(len(mine.x))
-        if setting.batch:
+        if setting.batch and not setting.clip:
             places = torch.randperm(len(mine.x), generator=generator)[: setting.batch]
         some = mine[places]
         optimiser.zero_grad()
@@ -339,9 +341,14 @@ def output_gradients(head: Tensor, some: Table, clip: float = 0.0) -> Tensor:
 
 
 def _private(
-    setting: Setting, head: Tensor, some: Table, generator: torch.Generator
+    setting: Setting, head: Tensor, mine: Table, generator: torch.Generator
 ) -> Tensor:
     with torch.no_grad():
+        noise = torch.randn(head.shape, generator=generator)
+        expected, some = setting.candidates / 2, mine
+        if setting.batch:
+            coins = torch.rand(len(mine.x), generator=generator)
+            some = mine[coins < setting.batch / expected]
+            expected = setting.batch
         summed = output_gradients(head, some, setting.clip).T @ some.x
-        noise = torch.randn(summed.shape, generator=generator)
-        return (summed + setting.noise * setting.clip * noise) / len(some.x)
+        return (summed + setting.noise * setting.clip * noise) / expected

@@ -147,7 +147,7 @@ def _noise() -> dict[str, Setting]:
 
 def _batches() -> dict[str, Setting]:
     """Return rounds of one batch each: a fifth of a client's members is in one."""
-    one = replace(PRIVATE, rounds=10, batch=16, draws=6)
+    one = replace(PRIVATE, rounds=10, batch=16, draws=20)
     return {
         f"ten batches of 16, z = {z:g}": replace(one, noise=z)
         for z in (0.0, 0.1, 0.3, 1.0)
