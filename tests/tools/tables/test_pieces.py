@@ -16,7 +16,11 @@ from privaudit_tools.tables.pieces import Piece, read_records, stored_outcomes
 from privaudit_tools.tables.plan import TablePlan
 from privaudit_tools.tables.stored import read_stored
 from privaudit_tools.tables.table import UtilityTable, make_table
-from privaudit_tools.tables.utility_table import stored_markdown, write_utility_table
+from privaudit_tools.tables.utility_table import (
+    as_markdown,
+    stored_markdown,
+    write_utility_table,
+)
 
 PLAN: dict[str, Any] = {
     "title": "t",
@@ -246,14 +250,26 @@ def test_what_is_stored_twice_is_refused(
         read_records(path)
 
 
-def test_a_run_that_failed_is_in_no_mean(tmp_path: Path, trained: list[str]) -> None:
-    made(PLAN, tmp_path, None)
-    path = tmp_path / "t.json"
-    content = json.loads(path.read_text())
-    content["runs"][0]["error"] = "boom"
-    path.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="is over 2 seeds, and it has runs of 1"):
-        read_records(path)
+def test_a_run_that_failed_is_shown_until_it_is_trained(
+    tmp_path: Path, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = module._outcomes
+
+    def failing(*asked: Any) -> Iterator[Any]:
+        for run, done in fake(*asked):
+            no = TableOutcome(run.short_hash, error="no")
+            yield run, no if run.label == "a, g: x, seed 1" else done
+
+    monkeypatch.setattr(module, "_outcomes", failing)
+    made(PLAN, tmp_path, Piece(columns="x"))
+    monkeypatch.setattr(module, "_outcomes", fake)
+    page = as_markdown(made(PLAN, tmp_path, Piece(columns="y")))
+    stored = read_stored(tmp_path / "t.json")
+    assert ("a", "g: x") not in stored.spots  # nothing is held to it
+    for text in (page, stored_markdown(stored)):
+        assert "| a | **1 of 2 failed** | 56" in text
+    assert "## Runs that failed\n\n- a, g: x, seed 1: no\n" in page
+    assert "failed" not in as_markdown(made(PLAN, tmp_path, Piece(columns="x")))
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_failed_run_is_counted_in_its_cell_and_named(
     )
     cell = cell_of(table, 1, 0)
     assert (cell.failed, cell.is_whole, cell.mean.n) == (1, False, (2,))
-    assert [run.label for run, _ in table.failures] == ["b, one, seed 2"]
+    assert [label for label, _ in table.failures] == ["b, one, seed 2"]
     assert "8/15 b, one, seed 2: failed: no room" in lines
     assert cell_of(table, 1, 1).is_whole
 

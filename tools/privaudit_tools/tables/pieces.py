@@ -224,7 +224,7 @@ def read_records(path: Path) -> TableRecords:
 
 
 def stored_outcomes(path: Path, plan: TablePlan) -> dict[Place, TableOutcome]:
-    """Return the finished runs that a table's JSON holds, each with its own digest.
+    """Return the runs that a table's JSON holds, failed ones too, each with its digest.
 
     Those of cells that the plan trains or measures otherwise now are left out; without
     the file, there is none.
@@ -238,7 +238,7 @@ def stored_outcomes(path: Path, plan: TablePlan) -> dict[Place, TableOutcome]:
     old = records.plan.model_copy(update={"seeds": plan.seeds})
     return {
         (run.row, run.column, run.seed): _outcome(plan, run)
-        for run in records.finished
+        for run in records.runs
         if is_same(old, plan, (run.row, run.column))
     }
 
@@ -300,4 +300,5 @@ def _outcome(plan: TablePlan, run: RunRecord) -> TableOutcome:
         proved,
         run.neighbours,
         run.computed,
+        run.error,
     )

@@ -317,7 +317,7 @@ def _largest(found: Sequence[float | None]) -> str:
 def _failures(table: UtilityTable) -> str:
     if not table.failures:
         return ""
-    lines = [f"- {run.label}: {outcome.error}" for run, outcome in table.failures]
+    lines = [f"- {label}: {outcome.error}" for label, outcome in table.failures]
     return "## Runs that failed\n\n" + "\n".join(one_line(line) for line in lines)
 
 
