@@ -83,7 +83,11 @@ def test_a_run_that_lost_its_header_keeps_the_rest(whole: Path) -> None:
 def test_fresh_removes_what_a_run_wrote_and_names_what_stays(cli: Cli) -> None:
     folder = thesis(runs_folder() / "mine")
     before = content(folder)
-    for name in ("ledger.npz", "kept/after-0001.safetensors", "audits/x/audit.json"):
+    for name in (
+        "ledger.npz",
+        "kept/after-0001.safetensors",
+        "audits/benchmark/x.json",
+    ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("of a run")
     (folder / "kept" / "after-work.safetensors").write_text("mine")
