@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from privaudit.core.errors import ConfigError, one_line
+from privaudit.core.parameters import first_problem
 from privaudit.core.portable_bits import Provenance
 from privaudit.core.storage import parse_json, read_bytes
 from privaudit_tools.tables.metrics import scale
@@ -213,9 +214,10 @@ def read_records(path: Path) -> TableRecords:
     try:
         return TableRecords.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
+        place, said = first_problem(
+            error.errors(include_url=False, include_input=False)
+        )
+        where = ".".join(map(str, place))
         reason = one_line(f"{where}: {said}" if where else said)[:200]
         raise ConfigError(
             f"{path} is not what `privaudit table` writes ({reason}). Move it away, or "

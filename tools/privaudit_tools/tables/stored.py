@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -125,7 +126,7 @@ class Judgement:
         steps: How many pairs of cells it compares.
         ran: Pairs both of whose cells were run.
         by_means: Pairs that hold in the means.
-        reversed: Pairs that are significantly the other way round.
+        reversed: Pairs that are significantly the other way round, or exactly equal.
     """
 
     answer: Answer
@@ -228,16 +229,18 @@ def judge(
         _answer(expected, g, step_level, small) == "disagrees" for g in each
     )
     answer = _answer(expected, whole, level, small)
+    is_whole = len(gaps) == len(steps)
     if reversed_:
         answer = "disagrees"
-    elif len(gaps) < len(steps):
+    elif not is_whole:
         answer = "open"
+    more = is_whole and answer == "open"  # seeds, where these alone are missing
     return Judgement(
         answer,
         whole.value,
         whole.half(level),
         small,
-        whole.needed(level, expected.within, small) if answer == "open" else None,
+        whole.needed(level, expected.within, small) if more else None,
         len(steps),
         len(gaps),
         sum(_holds(expected, gap.value) for gap in each),
@@ -289,7 +292,8 @@ def _answer(
         return "disagrees" if low > allowed or high < -allowed else "open"
     if -small < low and high < small:
         return "absent"
-    return "agrees" if low > 0 else "disagrees" if high < 0 else "open"
+    is_equal = low == high == 0  # of exact numbers
+    return "agrees" if low > 0 else "disagrees" if high < 0 or is_equal else "open"
 
 
 def _holds(expected: Expectation, gap: float) -> bool:
@@ -308,7 +312,7 @@ def _small(
         return 0.0
     printed = [[plan.printed(expected.metric, *spot) for spot in s] for s in steps]
     gaps = [upper.mean - lower.mean for upper, lower in printed if upper and lower]
-    theirs = math.fsum(gaps) / len(gaps) if gaps else 0.0
+    theirs = fmean(gaps) if gaps else 0.0
     return min(SMALL, theirs / 2) if theirs > 0 else SMALL
 
 
@@ -329,4 +333,4 @@ def _differences(
 def _mean_by_seed(gaps: Sequence[Mapping[int, float]]) -> dict[int, float]:
     """Return each seed's mean over all pairs, of the seeds that all of them have."""
     shared = set(gaps[0]).intersection(*gaps[1:])
-    return {s: math.fsum(gap[s] for gap in gaps) / len(gaps) for s in sorted(shared)}
+    return {s: fmean(gap[s] for gap in gaps) for s in sorted(shared)}
