@@ -285,15 +285,15 @@ def test_rows_that_learn_nothing_are_not_admitted(tmp_path: Path) -> None:
     ("metric", "numbers", "says"),
     [
         # Untrained 90 where it is compared, 40 elsewhere; 91 and 0 in the paper.
-        ("local", {"a y": [91.0] * 3, "z y": [90.0] * 3, "z x": [40.0] * 3},
+        ("local", {("a", "y"): [91.0] * 3, ("z", "y"): [90.0] * 3, ("z", "x"): [40.0] * 3},
          "trained rows gain 1.0 points, 45.5 asked"),
-        ("client rmia tpr", {"a y": [20.5, 21.5, 21.0]}, ""),
-        ("client rmia", {"a y": [40.0, 61.0, 50.0]},
+        ("client rmia tpr", {("a", "y"): [20.5, 21.5, 21.0]}, ""),
+        ("client rmia", {("a", "y"): [40.0, 61.0, 50.0]},
          "client rmia, the strongest attack, has 50.3 without noise"),
     ],
 )  # fmt: skip
 def test_an_expectation_is_admitted_by_its_column_and_its_strongest_attack(
-    metric: str, numbers: dict[str, list[float]], says: str
+    metric: str, numbers: dict[tuple[str, str], list[float]], says: str
 ) -> None:
     """The strongest by mean square: another has 50.4, which chance gives one of two."""
     attacks = {"scenario": "prompt-release", "shadows": 5}
@@ -304,7 +304,7 @@ def test_an_expectation_is_admitted_by_its_column_and_its_strongest_attack(
         + [{"label": "z", "trainer": "zero-shot"}],
         paper={"local": {"a": {"y": 91}, "z": {"x": 30, "y": 0}}},
     )
-    cells = {(*place.split(), metric, "last"): n for place, n in numbers.items()}
+    cells = {(*place, metric, "last"): n for place, n in numbers.items()}
     if metric == "client rmia":
         cells["a", "y", "client shadow success", "last"] = [50.3, 50.5, 50.4]
     made = {p: StoredCell(dict(enumerate(n))) for p, n in cells.items()}
