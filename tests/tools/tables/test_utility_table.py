@@ -10,9 +10,14 @@ from privaudit.report.figures.figure_style import to_png
 from privaudit_tools.tables.outcomes import TableOutcome
 from privaudit_tools.tables.plan import TablePlan
 from privaudit_tools.tables.schedule import schedule
+from privaudit_tools.tables.stored import read_stored
 from privaudit_tools.tables.table import UtilityTable
 from privaudit_tools.tables.utility_figure import utility_figure
-from privaudit_tools.tables.utility_table import as_markdown, write_utility_table
+from privaudit_tools.tables.utility_table import (
+    as_markdown,
+    stored_markdown,
+    write_utility_table,
+)
 from tests.conftest import Cli
 
 PLAN: dict[str, Any] = {
@@ -110,6 +115,8 @@ def test_a_table_whose_runs_all_failed_is_written_too(tmp_path: Path) -> None:
     table = table_of(errors=dict.fromkeys(labels, "no"))
     text = write_utility_table(table, tmp_path, "t")
     assert ("**3 of 3 failed**" in text, "Computed in" in text) == (True, False)
+    text = stored_markdown(read_stored(tmp_path / "t.json"))
+    assert "| PromptFL | **3 of 3 failed** (94.45±0.30) |" in text
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 # Not ${seed}, a variable, nor {{seed}}, a chat template's.
 _SEED = re.compile(r"(?<![${])\{seed\}(?!\})")
 Place = tuple[str, str, int]  # row label, column name, seed
-MIXING = ("dirichlet", "pathological", "shards", "sizes")  # domains
+# Partitions whose clients have records of all domains.
+MIXING = ("dirichlet", "pathological", "shards", "sizes")
 _SEARCHED = "PRIVAUDIT_DATA"  # several folders, with colons between them
 # Fields that may name a file or a folder.
 _PATHS = ("data", "model", "checkpoint", "elsewhere.data")

@@ -43,7 +43,7 @@ from privaudit_tools.tables.utility_words import (
 NOTHING = "\u2013"
 _BRACKETS = "; in brackets: the paper's"
 _STORED = re.compile(
-    r"(<!-- stored: ([^ ]+) -->)\n.*?(<!-- end of stored -->)", re.DOTALL
+    r"(<!-- stored: ([^\n]+?) -->)\n.*?(<!-- end of stored -->)", re.DOTALL
 )
 _UNLIKE = "Unlike things: "
 VIEWS = get_args(CertifiedView)
