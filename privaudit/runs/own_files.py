@@ -34,7 +34,7 @@ WRITTEN = re.compile(
             rf"audits/{_NAME}/(audit\.json|scores\.npz|report\.html)",
             r"audits/log\.jsonl",
             r"audits/signals/[0-9a-f]{24}\.safetensors",
-            rf"audits/(shift-{_NAME}\.(json|md)|table/{_NAME}\.json|index\.html)",
+            rf"audits/(shift-{_NAME}\.(json|md)|(table|benchmark)/{_NAME}\.json|index\.html)",
             rf"(({'|'.join(FOLDERS)})/({_NAME}/)?)?\.{_NAME}{re.escape(UNFINISHED)}",
         )
     )

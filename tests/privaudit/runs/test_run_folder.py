@@ -83,9 +83,9 @@ def test_a_run_that_lost_its_header_keeps_the_rest(whole: Path) -> None:
 def test_fresh_removes_what_a_run_wrote_and_names_what_stays(cli: Cli) -> None:
     folder = thesis(runs_folder() / "mine")
     before = content(folder)
-    for name in ("ledger.npz", "kept/after-0001.safetensors", "audits/x/audit.json"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("of a run")
+    for own in ("ledger.npz", "kept/after-0001.safetensors", "audits/benchmark/x.json"):
+        (folder / own).parent.mkdir(exist_ok=True)
+        (folder / own).write_text("of a run")
     (folder / "kept" / "after-work.safetensors").write_text("mine")
     (folder / "transcript").mkdir()
     (folder / "transcript" / "round-trip.safetensors").write_text("mine")
@@ -98,7 +98,7 @@ def test_fresh_removes_what_a_run_wrote_and_names_what_stays(cli: Cli) -> None:
     assert {name: after[name] for name in before} == before
     assert (folder / "kept" / "after-work.safetensors").read_text() == "mine"
     assert (folder / "transcript" / "round-trip.safetensors").read_text() == "mine"
-    assert not (folder / "audits" / "x").exists()
+    assert not (folder / "audits" / "benchmark").exists()
     assert Run(folder).is_complete
     assert len(foreign_files(folder)) == 5
 

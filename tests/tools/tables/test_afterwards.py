@@ -1,4 +1,6 @@
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,23 +72,27 @@ def test_a_run_is_attacked_once(whole: Path, attacks: list[str]) -> None:
     assert kept.stat().st_mode & 0o777 == 0o700
 
 
-def test_another_run_in_the_folder_is_attacked_anew(
-    whole: Path, attacks: list[str]
-) -> None:
-    measure_afterwards(Run(whole), ASKED)
-    sign_again(whole, privaudit="0.0.1")
-    measure_afterwards(Run(whole), ASKED)
-    assert attacks == ["whole"] * 2
-
-
-def test_other_attacks_are_made_anew(
+def test_another_run_in_the_folder_and_other_attacks_are_made_anew(
     whole: Path, attacks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure_afterwards(Run(whole), ASKED)
     measure_afterwards(Run(whole), Afterwards((LOSS,), "prompt-release"))
     monkeypatch.setattr(afterwards, "FORMAT", 0)
     measure_afterwards(Run(whole), ASKED)
-    assert attacks == ["whole"] * 3
+    sign_again(whole, privaudit="0.0.1")
+    measure_afterwards(Run(whole), ASKED)
+    assert attacks == ["whole"] * 4
+
+
+def test_another_data_set_in_the_same_place_is_asked_anew(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, asked = (SimpleNamespace(hash=one) for one in "aab"), count(1.0)
+    monkeypatch.setattr(afterwards, "load_dataset", lambda *_: next(there))
+    monkeypatch.setattr(afterwards, "_measure_elsewhere", lambda *_: {"n": next(asked)})
+    far = Afterwards(elsewhere=Elsewhere(dataset="scenes-far"))
+    found = [measure_afterwards(Run(whole), far) for _ in range(3)]
+    assert found == [{"n": 1}, {"n": 1}, {"n": 2}]
 
 
 def test_attacks_that_a_table_does_not_print_are_not_made(whole: Path) -> None:
@@ -208,6 +214,7 @@ WRITER = [{"label": "a", "trainer": "lora-fedavg", "whose": "server"}]
         ({"metrics": ["client token-loss"]}, "'token-loss' cannot read what tiny-clip"),
         ({"rows": WRITER}, "'loss-threshold' cannot read what tiny-llava answers"),
         ({"metrics": ["server BLEU-1"]}, "generative models, and tiny-clip classifies"),
+        ({"metrics": ["mix on clipart"]}, "of one domain, and partition = dirichlet"),
     ],
 )
 def test_what_a_finished_run_could_not_be_asked_is_refused_before_it_is_trained(

@@ -41,6 +41,10 @@ def test_what_is_given_stands_over_rows_and_columns() -> None:
     assert changed.seeds == (7,)
     assert changed.paper == plan_of().paper
     assert overridden(plan_of(), {}, {}) == plan_of()
+    one = {"of": "p", "says": "s", "row": "b", "columns": ["y", "z"]}
+    looks = {"looks": [3], "seeds": [1, 2, 3], "reproduces": ["p"], "expects": [one]}
+    by_need = plan_of(**looks, columns=[{"label": "y"}, {"label": "z"}], paper={})
+    assert overridden(by_need, {}, {}, [7]).looks == ()
 
 
 def test_a_note_says_what_was_changed() -> None:

@@ -16,7 +16,11 @@ from privaudit_tools.tables.pieces import Piece, read_records, stored_outcomes
 from privaudit_tools.tables.plan import TablePlan
 from privaudit_tools.tables.stored import read_stored
 from privaudit_tools.tables.table import UtilityTable, make_table
-from privaudit_tools.tables.utility_table import stored_markdown, write_utility_table
+from privaudit_tools.tables.utility_table import (
+    as_markdown,
+    stored_markdown,
+    write_utility_table,
+)
 
 PLAN: dict[str, Any] = {
     "title": "t",
@@ -30,6 +34,7 @@ PLAN: dict[str, Any] = {
         {"group": "g", "label": "y", "fields": {"clients": 2}},
     ],
 }
+ABSENT = object()
 
 
 @pytest.fixture
@@ -246,14 +251,26 @@ def test_what_is_stored_twice_is_refused(
         read_records(path)
 
 
-def test_a_run_that_failed_is_in_no_mean(tmp_path: Path, trained: list[str]) -> None:
-    made(PLAN, tmp_path, None)
-    path = tmp_path / "t.json"
-    content = json.loads(path.read_text())
-    content["runs"][0]["error"] = "boom"
-    path.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match="is over 2 seeds, and it has runs of 1"):
-        read_records(path)
+def test_a_run_that_failed_is_shown_until_it_is_trained(
+    tmp_path: Path, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = module._outcomes
+
+    def failing(*asked: Any) -> Iterator[Any]:
+        for run, done in fake(*asked):
+            no = TableOutcome(run.short_hash, error="no")
+            yield run, no if run.label == "a, g: x, seed 1" else done
+
+    monkeypatch.setattr(module, "_outcomes", failing)
+    made(PLAN, tmp_path, Piece(columns="x"))
+    monkeypatch.setattr(module, "_outcomes", fake)
+    page = as_markdown(made(PLAN, tmp_path, Piece(columns="y")))
+    stored = read_stored(tmp_path / "t.json")
+    assert ("a", "g: x") not in stored.spots  # nothing is held to it
+    for text in (page, stored_markdown(stored)):
+        assert "| a | **1 of 2 failed** | 56" in text
+    assert "## Runs that failed\n\n- a, g: x, seed 1: no\n" in page
+    assert "failed" not in as_markdown(made(PLAN, tmp_path, Piece(columns="x")))
 
 
 @pytest.mark.parametrize(
@@ -272,6 +289,7 @@ def test_a_run_that_failed_is_in_no_mean(tmp_path: Path, trained: list[str]) -> 
         ("runs", "rounds", None),
         ("runs", "claimed", math.nan),
         ("runs", "local_last10", "9"),
+        *(("runs", key, ABSENT) for key in ("row", "run", "rounds", "claimed")),
     ],
 )
 def test_a_damaged_cell_or_run_is_one_clear_line(
@@ -281,28 +299,17 @@ def test_a_damaged_cell_or_run_is_one_clear_line(
     path = tmp_path / "t.json"
     content = json.loads(path.read_text())
     content[kind][0][key] = value
+    if value is ABSENT:
+        del content[kind][0][key]
     path.write_text(json.dumps(content))
     plan = TablePlan.model_validate(PLAN)
     with pytest.raises(ConfigError, match="not what `privaudit table` writes") as said:
         read_stored(path)
     assert "\n" not in str(said.value)
+    assert (f"runs.0.{key}: Field required" in str(said.value)) == (value is ABSENT)
     if key != "paper":  # which is not taken from there
         with pytest.raises(ConfigError, match=re.escape(str(said.value))):
             stored_outcomes(path, plan)
-
-
-@pytest.mark.parametrize("key", ["row", "run", "rounds", "claimed"])
-def test_a_run_without_what_it_needs_is_one_clear_line(
-    tmp_path: Path, trained: list[str], key: str
-) -> None:
-    made(PLAN, tmp_path, None)
-    path = tmp_path / "t.json"
-    content = json.loads(path.read_text())
-    del content["runs"][0][key]
-    path.write_text(json.dumps(content))
-    plan = TablePlan.model_validate(PLAN)
-    with pytest.raises(ConfigError, match=rf"runs\.0\.{key}: Field required"):
-        stored_outcomes(path, plan)
 
 
 def test_each_run_keeps_what_it_was_computed_with(

@@ -130,6 +130,8 @@ def test_bytes_are_no_chance() -> None:
     stored = stored_of({"a x": [9.0] * 3, "b x": [5.0] * 3}, metric=SENT)
     assert answer(expected(rows=["a", "b"], metric=SENT), stored) == "agrees"
     assert answer(expected(rows=["b", "a"], metric=SENT), stored) == "disagrees"
+    equal = stored_of({"a x": [5.0] * 3, "b x": [5.0] * 3}, metric=SENT)
+    assert answer(expected(rows=["a", "b"], metric=SENT), equal) == "disagrees"
 
 
 def test_of_differences_by_chance_few_are_beyond_it() -> None:
@@ -171,7 +173,7 @@ def test_another_plan_says_nothing_of_this_one() -> None:
 def test_a_column_that_did_not_run_leaves_it_open() -> None:
     stored = StoredTable(plan_of(columns=[{"label": "x"}]), stored_of(SURE).cells)
     found = judge(expected(rows=["a", "b"], columns=["x*"]), plan_of(), stored)
-    assert (found.answer, found.ran, found.steps) == ("open", 1, 2)
+    assert (found.answer, found.ran, found.steps, found.needed) == ("open", 1, 2, None)
     found = judge(expected(rows=["b", "a"], columns=["x*"]), plan_of(), stored)
     assert (found.answer, found.reversed) == ("disagrees", 1)
     assert in_numbers(found) == (
@@ -232,11 +234,13 @@ def test_an_expectation_that_is_none_is_refused(
         ({"rows": ["a", "d"]}, "names 'd'"),
         ({"metric": "mix"}, "names 'mix'"),
         ({"columns": ["z*"]}, "columns that are none: z"),
+        ({"columns": ["y"]}, "compares no cell: a, y"),
     ],
 )
 def test_an_expectation_of_another_plan_is_refused(
     changes: dict[str, Any], says: str
 ) -> None:
     one = {"of": "p", "says": "s", "rows": ["a", "b"], **changes}
+    columns = [{"label": "x"}, {"label": "y", "only_for": ["b", "c"]}]
     with pytest.raises(ValueError, match=says):
-        plan_of(reproduces=["p"], expects=[one])
+        plan_of(reproduces=["p"], expects=[one], columns=columns)

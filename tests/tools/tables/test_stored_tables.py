@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from privaudit.core.errors import ConfigError
 from privaudit_tools.tables.stored import read_stored
 from privaudit_tools.tables.table import UtilityTable
 from privaudit_tools.tables.utility_table import (
@@ -100,20 +101,25 @@ def test_the_stored_tables_of_the_results_are_current(tmp_path: Path) -> None:
 def test_a_stored_table_that_no_page_names_gets_one(tmp_path: Path) -> None:
     folder, pages = tmp_path / "plans", tmp_path / "pages"
     pages.mkdir()
-    write_utility_table(table_of(metrics=["local"]), folder / "results", "made")
+    write_utility_table(table_of(metrics=["local"]), folder / "results", "made-1.5")
     notes = 'notes = ["Unlike things: of another data set.", "Else alike."]\n'
-    (folder / "made.toml").write_text(notes + TOML)
-    assert write_stored(pages, folder) == [pages / "made.md"]
-    text = (pages / "made.md").read_text()
-    head = "# t\n\n[Plan](../plans/made.toml) · [numbers](../plans/results/made.json)"
+    (folder / "made-1.5.toml").write_text(notes + TOML)
+    assert write_stored(pages, folder) == [pages / "made-1.5.md"]
+    text = (pages / "made-1.5.md").read_text()
+    head = "# t\n\n[Plan](../plans/made-1.5.toml) · [numbers](../plans/results/made-1.5.json)"
     assert text.startswith(f"{head}\n\n⚠ of another data set.\n\n<!-- stored")
     assert "82.00 ± 1.00" in text
     assert "Else alike" not in text
     assert write_stored(pages, folder) == []
-    (pages / "made.md").write_text(f"by hand\n\n{PAGE}")
-    assert write_stored(pages, folder) == [pages / "made.md"]  # and no second page
-    assert [page.name for page in pages.iterdir()] == ["made.md"]
-    assert (pages / "made.md").read_text().startswith("by hand\n")
+    (pages / "made-1.5.md").write_text("by hand\n\n" + PAGE.replace("made", "made-1.5"))
+    assert write_stored(pages, folder) == [pages / "made-1.5.md"]  # and no second page
+    assert [page.name for page in pages.iterdir()] == ["made-1.5.md"]
+    assert (pages / "made-1.5.md").read_text().startswith("by hand\n")
+    for text, says in (("mine", "page without a place"), ("\xe9", "no text in UTF-8")):
+        (pages / "made-1.5.md").write_text(text, encoding="latin-1")
+        with pytest.raises(ConfigError, match=says):
+            write_stored(pages, folder)
+        assert (pages / "made-1.5.md").read_text(encoding="latin-1") == text
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

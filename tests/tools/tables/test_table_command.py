@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.cli.main import run
 from privaudit_tools.tables.matrix import BEGIN, END, MATRIX_PAGE, PUBLISHED
 from privaudit_tools.tables.stored import read_stored
 from tests.conftest import Cli
@@ -16,36 +15,19 @@ SMALL = [
 ]  # fmt: skip
 
 
-def table(
-    arguments: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> str:
-    fields = [part for field in SMALL for part in ("--field", field)]
-    monkeypatch.setattr(
-        "sys.argv", ["privaudit", "table", str(PLAN), *fields, *arguments]
-    )
-    with pytest.raises(SystemExit) as left:
-        run()
-    printed = capsys.readouterr()
-    return f"{left.value.code} {printed.out}{printed.err}"
+FIELDS = [part for field in SMALL for part in ("--field", field)]
 
 
-def test_a_plan_is_checked_and_run_with_other_fields(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    said = table(["--check"], capsys, monkeypatch)
-    assert "12 runs, all of them valid." in said
-    out = ["--seeds", "4", "--set", "epochs=1", "--runs", str(tmp_path)]
-    said = table(out, capsys, monkeypatch)
-    assert said.startswith("0 # pFedMoAP's table 7")
+def test_a_plan_is_checked_and_run_with_other_fields(tmp_path: Path, cli: Cli) -> None:
+    small = ("table", PLAN, *FIELDS)
+    assert "12 runs, all of them valid." in cli.done(*small, "--check")
+    out = ("--seeds", "4", "--set", "epochs=1", "--runs", tmp_path)
+    said = cli.done(*small, *out)
+    assert said.startswith("# pFedMoAP's table 7")
     assert "**Ran on** `tiny-clip` with `digits`; 1 seed (4)." in said
     assert "in brackets: the paper's" in said
     assert (tmp_path / "tables" / "pfedmoap-table-7.json").exists()
-    said = table(["--set", "epoch=1", "--check"], capsys, monkeypatch)
-    assert said.startswith("2 ")
+    said = cli.refused(*small, "--set", "epoch=1", "--check")
     assert "no row's trainer has that parameter" in said
 
 
@@ -78,35 +60,20 @@ def test_json_is_of_its_schema(tmp_path: Path, cli: Cli) -> None:
     assert valid(cli, *matrix, "--into", tmp_path) == [{"rows": [row], "pages": pages}]
 
 
-def test_the_matrix_trains_nothing_and_goes_into_pages(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((PLAN, "--into", ROOT, "--check"), "Add --matrix"),
+        ((PLAN, *FIELDS, "--matrix"), "say nothing to it"),
+        ((PLAN, "--matrix"), "is no folder"),
+        ((ROOT,), "is a folder, and a plan is a TOML file"),
+        ((ROOT,), "or add --matrix, which reads a folder"),
+    ],
+)
+def test_the_matrix_trains_nothing_and_is_of_a_folder(
+    words: tuple[object, ...], says: str, cli: Cli
 ) -> None:
-    said = table(["--into", str(tmp_path), "--check"], capsys, monkeypatch)
-    assert said.startswith("2 ")
-    assert "Add --matrix" in said
-    said = table(["--matrix"], capsys, monkeypatch)
-    assert "say nothing to it" in said
-    monkeypatch.setattr("sys.argv", ["privaudit", "table", str(PLAN), "--matrix"])
-    with pytest.raises(SystemExit) as left:
-        run()
-    assert left.value.code == 2
-    assert "is no folder" in capsys.readouterr().err
-
-
-def test_a_folder_without_matrix_is_no_plan(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sys.argv", ["privaudit", "table", str(tmp_path)])
-    with pytest.raises(SystemExit) as left:
-        run()
-    assert left.value.code == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "is a folder, and a plan is a TOML file" in said
-    assert "or add --matrix, which reads a folder" in said
+    assert says in cli.refused("table", *words)
 
 
 TWO = """
@@ -126,29 +93,20 @@ fields = { dataset = "oxford-pets", data = "$SETS/pets" }
 
 
 def test_a_piece_needs_the_data_of_its_own_cells_alone(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = tmp_path / "two.toml"
     plan.write_text(TWO)
     monkeypatch.setenv("SETS", str(tmp_path))
-
-    def said(*arguments: str) -> str:
-        asked = ["privaudit", "table", str(plan), "--runs", str(tmp_path / "runs")]
-        monkeypatch.setattr("sys.argv", [*asked, *arguments])
-        with pytest.raises(SystemExit) as left:
-            run()
-        printed = capsys.readouterr()
-        return " ".join(f"{left.value.code} {printed.out}{printed.err}".split())
-
-    missing = f"2 privaudit: The plan needs what is not there: {tmp_path}/pets (data)."
+    words = ("table", plan, "--runs", tmp_path / "runs")
+    missing = f"privaudit: The plan needs what is not there: {tmp_path}/pets (data)."
     for piece in ((), ("--columns", "pets")):
-        assert missing in said("--check", *piece)
-        assert missing in said(*piece)
+        assert missing in cli.refused(*words, "--check", *piece)
+        assert missing in cli.refused(*words, *piece)
     here = "--columns", "here"
-    assert "1 run, which is valid." in said("--check", *here)
-    assert said(*here).startswith("0 # Two data sets")
+    assert "1 run, which is valid." in cli.done(*words, "--check", *here)
+    assert cli.done(*words, *here).startswith("# Two data sets")
     (tmp_path / "pets").mkdir()
-    assert "There is no split_zhou_OxfordPets.json" in said("--check")
-    assert "1 run, which is valid." in said("--check", *here)
+    said = cli.refused(*words, "--check")
+    assert "There is no split_zhou_OxfordPets.json" in said
+    assert "1 run, which is valid." in cli.done(*words, "--check", *here)

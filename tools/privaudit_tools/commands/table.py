@@ -154,14 +154,14 @@ def table(
         text = write_utility_table(made, folder, plan.stem)
     contents = {
         "path": str(folder / f"{plan.stem}.json"),
-        "runs": len(made.schedule.runs),
+        "runs": len(made.outcomes),
         "failed": len(made.failures),
         "cells": cell_records(made.shown),
     }
     show(contents, lambda: typer.echo(text, nl=False))
     _say(f"Table, numbers and picture: {folder / plan.stem}.*")
     if made.failures:
-        _say(f"{len(made.failures)} of {len(made.schedule.runs)} runs failed.")
+        _say(f"{len(made.failures)} of {len(made.outcomes)} runs failed.")
         raise typer.Exit(1)
 
 

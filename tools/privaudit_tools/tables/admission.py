@@ -1,9 +1,9 @@
 """Whether a backbone can show what a paper's does, before a table is spent on it."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,7 +13,13 @@ from privaudit.core.limits import read_toml
 from privaudit.statistics.estimate import mean_with_t
 from privaudit_tools.tables.backbones import backbones
 from privaudit_tools.tables.expectations import Expectation
-from privaudit_tools.tables.metrics import ACCURACIES, CAPTIONS, MEGABYTES, attack_of
+from privaudit_tools.tables.metrics import (
+    ACCURACIES,
+    CAPTIONS,
+    MEGABYTES,
+    attack_of,
+    chance,
+)
 from privaudit_tools.tables.parts import Column, TablePart, TableRow, Text
 from privaudit_tools.tables.plan import TablePlan
 from privaudit_tools.tables.schedule import settings_of
@@ -21,7 +27,6 @@ from privaudit_tools.tables.stored import StoredTable, read_stored
 
 ADMISSION = "results/admission.toml"
 UNTRAINED = "zero-shot"  # a trainer
-CHANCE = 50.0  # an AUROC, in per cent
 _UTILITIES = ("mix", "local", "all", *CAPTIONS)
 Cell = tuple[TableRow, Column]
 
@@ -97,9 +102,9 @@ class Admission:
         """Return why numbers cannot show what an expectation says; empty if they can.
 
         Rows without noise, of those that it compares, gain on average half of what the
-        paper's gain over an untrained model, or anything where the paper has no
-        numbers. Where leaks are compared, the strongest attack of the plan is above
-        chance on them. Bytes are arithmetic.
+        paper's gain over an untrained model of the same column, or anything where the
+        paper has no numbers. Where leaks are compared, the strongest attack of the
+        plan is above chance on them. Bytes are arithmetic.
         """
         cells = list(_noiseless(expected, plan))
         if expected.metric == MEGABYTES or not cells:
@@ -121,48 +126,70 @@ class Admission:
     ) -> "_Gain | None":
         """Return what trained rows gain in the plan's first measure of utility."""
         for metric in (m for m in _UTILITIES if m in plan.measured):
-            start = self._untrained(metric, stored, backbone)
+            starts = self._untrained(metric, stored, backbone)
             place = metric, plan.over
-            ours = [
-                stored.cells[row.label, column.name, *place].mean
+            ours = {
+                (row.label, column.name): cell.mean
                 for row, column in cells
-                if (row.label, column.name, *place) in stored.cells
-            ]
-            if start is None or not ours:
+                if (cell := stored.cells.get((row.label, column.name, *place)))
+            }
+            if not starts or not ours:
                 continue
-            printed = (plan.printed(metric, r.label, c.name) for r, c in cells)
-            theirs = [one.mean for one in printed if one]
-            zero = _published(metric, plan) or (backbone and backbone.published)
-            asked = max(_mean(theirs) - zero, 0.0) / 2 if theirs and zero else 0.0
+            start = _mean_at(ours, starts)
+            printed = {spot: plan.printed(metric, *spot) for spot in ours}
+            theirs = {spot: one.mean for spot, one in printed.items() if one}
+            zero = _published(metric, plan, backbone)
+            paired = theirs and zero
+            more = fmean(theirs.values()) - _mean_at(theirs, zero) if paired else 0.0
             probe = backbone.probe if backbone and metric in ACCURACIES else None
             left = None if probe is None else probe - start
-            return _Gain(_mean(ours) - start, asked, left)
+            return _Gain(fmean(ours.values()) - start, max(more, 0.0) / 2, left)
         return None
 
     def _untrained(
         self, metric: str, stored: StoredTable, backbone: Backbone | None
-    ) -> float | None:
+    ) -> dict[str, float]:
+        """Return what untrained rows have, by column."""
         rows = [r.label for r in stored.plan.rows if r.trainer == UNTRAINED]
         if not rows and backbone:
             stored = read_stored(self.folder / "results" / f"{backbone.table}.json")
             rows = [backbone.row]
-        found = [
-            cell.mean
-            for (row, _, name, over), cell in stored.cells.items()
+        return _by_column(
+            (column, cell.mean)
+            for (row, column, name, over), cell in stored.cells.items()
             if row in rows and name == metric and over == stored.plan.over
-        ]
-        return _mean(found) if found else None
+        )
 
 
-def _published(metric: str, plan: TablePlan) -> float | None:
-    """Return the paper's own number of an untrained row."""
-    rows = {row.label: row.trainer == UNTRAINED for row in plan.rows}
-    printed = (
-        plan.printed(metric, row.label, column.name)
+def _published(
+    metric: str, plan: TablePlan, backbone: Backbone | None
+) -> dict[str, float]:
+    """Return the paper's numbers of untrained rows by column, or what stands for all."""
+    own = _by_column(
+        (column.name, printed.mean)
         for row, column in plan.cells
-        if rows[row.label]
+        if row.trainer == UNTRAINED
+        and (printed := plan.printed(metric, row.label, column.name))
     )
-    return next((one.mean for one in printed if one), None)
+    if own or backbone is None or backbone.published is None:
+        return own
+    return {"": backbone.published}
+
+
+def _by_column(found: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the mean of each column's numbers."""
+    numbers: dict[str, list[float]] = {}
+    for column, number in found:
+        numbers.setdefault(column, []).append(number)
+    return {column: fmean(those) for column, those in numbers.items()}
+
+
+def _mean_at(
+    spots: Collection[tuple[str, str]], by_column: Mapping[str, float]
+) -> float:
+    """Return the mean at cells of what is known by column, elsewhere that of all."""
+    usual = fmean(by_column.values())
+    return fmean(by_column.get(column, usual) for _, column in spots)
 
 
 def _noiseless(expected: Expectation, plan: TablePlan) -> Iterator[Cell]:
@@ -186,25 +213,30 @@ def _but_epsilon(plan: TablePlan, row: TableRow, column: Column) -> dict[str, An
 
 
 def _unseen(cells: Sequence[Cell], stored: StoredTable) -> str:
-    """Return that the strongest attack finds nothing without noise, if it is so."""
-    attacks = [m for m in stored.plan.measured if attack_of(m) is not None]
-    found = []
-    for metric in attacks:
+    """Return that the strongest attack finds nothing without noise, if it is so.
+
+    The strongest is the furthest from chance by its seeds' mean square, not by their
+    mean: chosen by sums of squares, Student's interval of normal seeds stays exact
+    among however many attacks.
+
+    Source: Läuter, Glimm & Kropf, "Multivariate tests based on left-spherically
+    distributed linear scores", Annals of Statistics 1998.
+    """
+    found: list[tuple[float, str, list[float], float]] = []
+    for metric in stored.plan.measured:
         places = [(r.label, c.name, metric, stored.plan.over) for r, c in cells]
         there = [
             stored.cells[place].by_seed for place in places if place in stored.cells
         ]
-        shared = set[int]().union(*there).intersection(*there)
-        if shared:
-            by_seed = [_mean([one[seed] for one in there]) for seed in sorted(shared)]
-            found.append((mean_with_t(by_seed), metric))
+        shared = sorted(set[int]().union(*there).intersection(*there))
+        if shared and (floor := chance(metric)) is not None:
+            by_seed = [fmean(one[seed] for one in there) for seed in shared]
+            far = fmean((value - floor) ** 2 for value in by_seed)
+            found.append((far, metric, by_seed, floor))
     if not found:
         return ""
-    best, metric = max(found, key=lambda one: one[0].value)
-    if best.low > CHANCE:
+    _, metric, by_seed, floor = max(found)
+    best = mean_with_t(by_seed)
+    if best.low > floor:
         return ""
     return f"{metric}, the strongest attack, has {best.value:.1f} without noise"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

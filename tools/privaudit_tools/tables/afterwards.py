@@ -17,6 +17,7 @@ from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import parse_json, to_json
+from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.sources import load_dataset
 from privaudit.evaluation.metric import metrics_of
 from privaudit.federation.trainer import ClientId
@@ -164,19 +165,20 @@ def _found_by(whose: str, results: Mapping[str, AttackResult]) -> Found:
 
 def _elsewhere(run: Run, place: Elsewhere) -> Found:
     """Return what the server's model scores on another data set."""
+    foreign = load_dataset(place.dataset, place.data)
+    asked = {**place.model_dump(), "hash": foreign.hash}
     name = f"{ELSEWHERE}-{place.dataset}"
     return _remembered(
-        run, name, place.model_dump(), lambda: _measure_elsewhere(run, place)
+        run, name, asked, lambda: _measure_elsewhere(run, place, foreign)
     )
 
 
-def _measure_elsewhere(run: Run, place: Elsewhere) -> Found:
+def _measure_elsewhere(run: Run, place: Elsewhere, foreign: Dataset) -> Found:
     """Measure on as many records as the run was tested on, the same for all runs."""
     population, config = run.population, run.config
     model = run.own_model
     if model is None:
         return {}
-    foreign = load_dataset(place.dataset, place.data)
     if foreign.hash == population.dataset.hash:
         raise ConfigError(
             f"{place.dataset} is what the run was trained on, so its records are no "

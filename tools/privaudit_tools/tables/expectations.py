@@ -99,11 +99,9 @@ class Expectation(TablePart):
         return self.model_dump(exclude={"of", "says"})
 
     def chosen(self, names: Sequence[str]) -> list[str]:
-        """Return the columns that it is about, of those that there are."""
+        """Return the columns that rows are compared in, of those that there are."""
         if not self.columns:
             return list(names[:1])
-        if self.row:
-            return [name for name in self.columns if name in names]
         patterns = self.columns
         return [n for n in names if any(fnmatchcase(n, one) for one in patterns)]
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError, model_validator
 from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import markdown_table
 from privaudit.core.limits import read_toml
+from privaudit.core.parameters import first_problem
 from privaudit.core.storage import read_bytes
 from privaudit.runs.own_files import write_output
 from privaudit_tools.tables.admission import Admission
@@ -180,10 +181,10 @@ def matrix_rows(folder: Path) -> list[MatrixRow]:
     try:
         items = _Catalogue.model_validate(read_toml(folder / PUBLISHED)).items
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        place, said = first_problem(error.errors())
+        where = ".".join(map(str, place))
         raise ConfigError(
-            f"{folder / PUBLISHED} lists no published tables: {where}: {first['msg']}."
+            f"{folder / PUBLISHED} lists no published tables: {where}: {said}."
         ) from None
     below = [path.relative_to(folder) for path in sorted(folder.rglob("*.toml"))]
     plans = {
@@ -402,10 +403,7 @@ def write_between(page: Path, text: str, begin: str = BEGIN, end: str = END) -> 
         MissingFileError: There is no such page.
         ConfigError: The page has not each marker once, in order.
     """
-    try:
-        old = read_bytes(page).decode()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{page} is no text in UTF-8. Name another page.") from None
+    old = read_page(page)
     before, _, rest = old.partition(begin)
     _, found, after = rest.partition(end)
     if not found or {old.count(begin), old.count(end)} != {1}:
@@ -417,3 +415,16 @@ def write_between(page: Path, text: str, begin: str = BEGIN, end: str = END) -> 
     if new != old:
         write_output(page, new.encode())
     return new != old
+
+
+def read_page(page: Path) -> str:
+    """Return a page's text.
+
+    Raises:
+        MissingFileError: There is no such page.
+        ConfigError: It is no text in UTF-8.
+    """
+    try:
+        return read_bytes(page).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{page} is no text in UTF-8. Name another page.") from None

@@ -18,6 +18,8 @@ from typing import Any, Literal
 from privaudit.evaluation import metric as evaluated
 from privaudit.evaluation.metric import metrics_of
 from privaudit.evaluation.metrics.auroc import AUROC
+from privaudit.evaluation.metrics.success import SUCCESS
+from privaudit.evaluation.metrics.tpr import TPR
 from privaudit.runs.tasks import EXACT
 from privaudit.statistics.captions.answers import F1
 from privaudit.statistics.captions.scores import METRICS as CAPTION_METRICS
@@ -74,6 +76,18 @@ def number_of(metric: Metric) -> AttackNumber:
     code = metric.rpartition(" ")[2]
     named = {number.code: number for number in metrics_of("leak")}
     return named.get(code, AUROC)
+
+
+def chance(metric: Metric) -> float | None:
+    """Return what guessing gives an attack, as printed; None of what is no attack.
+
+    Example:
+        >>> chance("client rmia"), chance("client rmia tpr"), chance("local")
+        (50.0, 1.0, None)
+    """
+    if attack_of(metric) is None:
+        return None
+    return {AUROC: 50.0, SUCCESS: 50.0, TPR: 1.0}.get(number_of(metric))
 
 
 def named(whose: str, attack: str, number: AttackNumber) -> Metric:

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from privaudit.core.errors import PrivauditError, RunInUseError
@@ -141,11 +142,11 @@ def read_metric(
     """
     if metric == MEGABYTES:
         sent = [entry["bytes_up"] + entry["bytes_down"] for entry in rounds]
-        per_round = math.fsum(sent) / len(sent) / 1e6 if sent else None
+        per_round = fmean(sent) / 1e6 if sent else None
         return {"last10": per_round, "last": per_round}
     there = _measured(rounds, metric)
     last = _measured(rounds[-1:], metric)
-    mean = math.fsum(there) / len(there) if there else None
+    mean = fmean(there) if there else None
     return {"last10": mean, "last": last[0] if last else None}
 
 

@@ -53,6 +53,7 @@ def overridden(
             part["settings_for"][label] = _without(own, settings)
     if seeds:
         content["seeds"] = tuple(seeds)
+        content.pop("looks", None)  # which count the plan's seeds
     try:
         changed = TablePlan.model_validate(content)
     except ValidationError as error:

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from privaudit.core.errors import ConfigError, one_line
+from privaudit.core.parameters import first_problem
 from privaudit.core.portable_bits import Provenance
 from privaudit.core.storage import parse_json, read_bytes
 from privaudit_tools.tables.metrics import scale
@@ -213,9 +214,10 @@ def read_records(path: Path) -> TableRecords:
     try:
         return TableRecords.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
+        place, said = first_problem(
+            error.errors(include_url=False, include_input=False)
+        )
+        where = ".".join(map(str, place))
         reason = one_line(f"{where}: {said}" if where else said)[:200]
         raise ConfigError(
             f"{path} is not what `privaudit table` writes ({reason}). Move it away, or "
@@ -224,7 +226,7 @@ def read_records(path: Path) -> TableRecords:
 
 
 def stored_outcomes(path: Path, plan: TablePlan) -> dict[Place, TableOutcome]:
-    """Return the finished runs that a table's JSON holds, each with its own digest.
+    """Return the runs that a table's JSON holds, failed ones too, each with its digest.
 
     Those of cells that the plan trains or measures otherwise now are left out; without
     the file, there is none.
@@ -238,7 +240,7 @@ def stored_outcomes(path: Path, plan: TablePlan) -> dict[Place, TableOutcome]:
     old = records.plan.model_copy(update={"seeds": plan.seeds})
     return {
         (run.row, run.column, run.seed): _outcome(plan, run)
-        for run in records.finished
+        for run in records.runs
         if is_same(old, plan, (run.row, run.column))
     }
 
@@ -300,4 +302,5 @@ def _outcome(plan: TablePlan, run: RunRecord) -> TableOutcome:
         proved,
         run.neighbours,
         run.computed,
+        run.error,
     )

@@ -143,6 +143,10 @@ class TablePlan(BaseModel):
                     f"{where} is about columns that are none: "
                     f"{', '.join(expected.columns)}"
                 )
+            places = {(row.label, column.name) for row, column in self.cells}
+            for spot in (s for step in expected.steps(columns) for s in step):
+                if spot not in places:
+                    raise ValueError(f"{where} compares no cell: {', '.join(spot)}")
         self._check_looks()
         if not self.cells:
             raise ValueError(

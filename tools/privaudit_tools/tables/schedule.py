@@ -23,7 +23,7 @@ from privaudit.evaluation.tradeoff.plan import shared_settings
 from privaudit.runs.config import RunConfig, make_config, parameters_of
 from privaudit.runs.training import usual_name
 from privaudit_tools.tables.afterwards import Afterwards
-from privaudit_tools.tables.metrics import CAPTIONS, attack_of
+from privaudit_tools.tables.metrics import CAPTIONS, attack_of, domain_of
 from privaudit_tools.tables.parts import Column, Elsewhere, TableRow
 from privaudit_tools.tables.plan import TablePlan
 
@@ -31,6 +31,8 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 # Not ${seed}, a variable, nor {{seed}}, a chat template's.
 _SEED = re.compile(r"(?<![${])\{seed\}(?!\})")
 Place = tuple[str, str, int]  # row label, column name, seed
+# Partitions whose clients have records of all domains.
+MIXING = ("dirichlet", "pathological", "shards", "sizes")
 _SEARCHED = "PRIVAUDIT_DATA"  # several folders, with colons between them
 # Fields that may name a file or a folder.
 _PATHS = ("data", "model", "checkpoint", "elsewhere.data")
@@ -277,6 +279,11 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
                 f"{metric!r} is of generative models, and {config.model} "
                 "classifies. Use a model such as tiny-llava, or local accuracy."
             )
+        if domain_of(metric) and config.partition in MIXING:
+            raise ConfigError(
+                f"{metric!r} is of clients whose records are all of one domain, and "
+                f"partition = {config.partition} mixes them. Use partition = domains."
+            )
     if not afterwards.scenario:
         return
     scenario = find_scenario(afterwards.scenario, afterwards.shadows)
@@ -316,7 +323,9 @@ def _filled(text: str, variables: Mapping[str, str]) -> str:
     # What a cell needs that is not trained may be missing, and stays as it is.
     filled = _VARIABLE.sub(lambda at: variables.get(at[1] or at[2], at[0]), text)
     kind, path = _split(filled)
-    return kind + str(Path(path).expanduser()) if path.startswith("~") else kind + path
+    # A user that is not there stays, too, where Path.expanduser raises.
+    home = str(Path(os.path.expanduser(path)))  # noqa: PTH111
+    return kind + home if path.startswith("~") else kind + path
 
 
 def _split(text: str) -> tuple[str, str]:

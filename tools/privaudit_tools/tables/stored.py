@@ -1,9 +1,10 @@
 """A table's numbers as `privaudit table` wrote them, and whether they show a paper's."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from privaudit_tools.tables.expectations import Expectation
 from privaudit_tools.tables.metrics import MEGABYTES, Metric
 from privaudit_tools.tables.paper import PaperNumber
 from privaudit_tools.tables.parts import Column, TableRow
-from privaudit_tools.tables.pieces import read_records
+from privaudit_tools.tables.pieces import CellRecord, read_records
 from privaudit_tools.tables.plan import FEWEST, Over, TablePlan
 from privaudit_tools.tables.same_cells import has_changed
 from privaudit_tools.tables.table import CellSummary, reduced
@@ -56,7 +57,8 @@ class StoredTable:
 
     Attributes:
         plan: As it was run.
-        cells: Those with a number.
+        cells: Those with a number, and without a failed run.
+        failed: Seeds whose runs failed, by row and column.
         rounds: For how many rounds its runs were trained.
         averaged: How many of their last rounds means over rounds are of, at most.
         computed: With what they were trained, one for each.
@@ -64,6 +66,7 @@ class StoredTable:
 
     plan: TablePlan
     cells: Mapping[Place, StoredCell]
+    failed: Mapping[tuple[str, str], Set[int]] = field(default_factory=dict)
     rounds: frozenset[int] = frozenset()
     averaged: int = 0
     computed: tuple[Provenance, ...] = ()
@@ -83,6 +86,9 @@ class StoredTable:
         self, row: TableRow, column: Column, metric: Metric, over: Over
     ) -> CellSummary | None:
         """Return what a cell says; None where nothing is stored."""
+        if seeds := self.failed.get((row.label, column.name)):
+            paper = self.plan.printed(metric, row.label, column.name)
+            return CellSummary.of([], len(seeds), paper)
         found = self.cells.get((row.label, column.name, metric, over))
         return found.summary if found else None
 
@@ -90,7 +96,9 @@ class StoredTable:
     def shown(self) -> "StoredTable":
         """The table without rows, columns and seeds of which nothing is stored."""
         seeds = {seed for cell in self.cells.values() for seed in cell.by_seed}
-        plan = reduced(self.plan, self.spots, seeds or self.plan.seeds)
+        seeds = seeds.union(*self.failed.values())
+        spots = self.spots | self.failed.keys()
+        plan = reduced(self.plan, spots, seeds or self.plan.seeds)
         return replace(self, plan=plan)
 
     def beside(self, plan: TablePlan) -> "StoredTable":
@@ -118,7 +126,7 @@ class Judgement:
         steps: How many pairs of cells it compares.
         ran: Pairs both of whose cells were run.
         by_means: Pairs that hold in the means.
-        reversed: Pairs that are significantly the other way round.
+        reversed: Pairs that are significantly the other way round, or exactly equal.
     """
 
     answer: Answer
@@ -140,36 +148,40 @@ def read_stored(path: Path) -> StoredTable:
         ConfigError: It is not what `privaudit table` writes.
     """
     records = read_records(path)
-    plan = records.plan
     try:
-        found: dict[Place, StoredCell] = {
-            (c.row, c.column, c.metric, c.over):
-            StoredCell(
-                records.by_seed(c), PaperNumber.read(c.paper) if c.paper else None
-            )
-            for c in records.cells
-            if c.mean is not None and not c.failed
-        }  # fmt: skip
+        plan = records.plan.model_copy(update={"paper": _paper(records.cells)})
     except ValueError as error:  # of the paper's numbers
         raise ConfigError(
             f"{path} is not what `privaudit table` writes ({one_line(str(error))[:200]})."
             " Run the plan again, and put its .json there."
         ) from None
+    failed: dict[tuple[str, str], set[int]] = {}
+    for run in records.runs:
+        if run.error:
+            failed.setdefault((run.row, run.column), set()).add(run.seed)
+    found: dict[Place, StoredCell] = {
+        (c.row, c.column, c.metric, c.over):
+        StoredCell(records.by_seed(c), plan.printed(c.metric, c.row, c.column))
+        for c in records.cells
+        if c.mean is not None and not c.failed
+    }  # fmt: skip
     return StoredTable(
-        plan.model_copy(update={"paper": _paper(found)}),
+        plan,
         found,
+        failed,
         frozenset(run.rounds for run in records.finished),
         max((run.averaged_rounds for run in records.finished), default=0),
         tuple(run.computed for run in records.finished),
     )
 
 
-def _paper(cells: Mapping[Place, StoredCell]) -> dict[str, dict[str, Any]]:
+def _paper(cells: Sequence[CellRecord]) -> dict[str, dict[str, Any]]:
     """Return the paper's numbers as a plan has them; JSON has them by cell."""
     paper: dict[str, dict[str, Any]] = {}
-    for (row, column, metric, _), cell in cells.items():
+    for cell in cells:
         if cell.paper:
-            paper.setdefault(metric, {}).setdefault(row, {})[column] = cell.paper
+            by_row = paper.setdefault(cell.metric, {})
+            by_row.setdefault(cell.row, {})[cell.column] = PaperNumber.read(cell.paper)
     return paper
 
 
@@ -217,16 +229,18 @@ def judge(
         _answer(expected, g, step_level, small) == "disagrees" for g in each
     )
     answer = _answer(expected, whole, level, small)
+    is_whole = len(gaps) == len(steps)
     if reversed_:
         answer = "disagrees"
-    elif len(gaps) < len(steps):
+    elif not is_whole:
         answer = "open"
+    more = is_whole and answer == "open"  # seeds, where these alone are missing
     return Judgement(
         answer,
         whole.value,
         whole.half(level),
         small,
-        whole.needed(level, expected.within, small) if answer == "open" else None,
+        whole.needed(level, expected.within, small) if more else None,
         len(steps),
         len(gaps),
         sum(_holds(expected, gap.value) for gap in each),
@@ -278,7 +292,8 @@ def _answer(
         return "disagrees" if low > allowed or high < -allowed else "open"
     if -small < low and high < small:
         return "absent"
-    return "agrees" if low > 0 else "disagrees" if high < 0 else "open"
+    is_equal = low == high == 0  # of exact numbers
+    return "agrees" if low > 0 else "disagrees" if high < 0 or is_equal else "open"
 
 
 def _holds(expected: Expectation, gap: float) -> bool:
@@ -297,7 +312,7 @@ def _small(
         return 0.0
     printed = [[plan.printed(expected.metric, *spot) for spot in s] for s in steps]
     gaps = [upper.mean - lower.mean for upper, lower in printed if upper and lower]
-    theirs = math.fsum(gaps) / len(gaps) if gaps else 0.0
+    theirs = fmean(gaps) if gaps else 0.0
     return min(SMALL, theirs / 2) if theirs > 0 else SMALL
 
 
@@ -318,4 +333,4 @@ def _differences(
 def _mean_by_seed(gaps: Sequence[Mapping[int, float]]) -> dict[int, float]:
     """Return each seed's mean over all pairs, of the seeds that all of them have."""
     shared = set(gaps[0]).intersection(*gaps[1:])
-    return {s: math.fsum(gap[s] for gap in gaps) / len(gaps) for s in sorted(shared)}
+    return {s: fmean(gap[s] for gap in gaps) for s in sorted(shared)}

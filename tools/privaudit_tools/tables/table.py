@@ -111,10 +111,13 @@ class UtilityTable:
         )
 
     @property
-    def failures(self) -> list[tuple[PlannedRun, TableOutcome]]:
-        """Return the runs that failed, each once."""
-        found = [(run, self.outcomes.get(run.short_hash)) for run in self.schedule.runs]
-        return [(run, outcome) for run, outcome in found if outcome and outcome.error]
+    def failures(self) -> list[tuple[str, TableOutcome]]:
+        """Return the runs that failed, stored ones too, each once, with its label."""
+        found: dict[str, tuple[str, TableOutcome]] = {}
+        for (row, column, seed), digest in self.schedule.places.items():
+            if (outcome := self.outcomes.get(digest)) and outcome.error:
+                found.setdefault(digest, (f"{row}, {column}, seed {seed}", outcome))
+        return list(found.values())
 
     @property
     def rounds(self) -> set[int]:

@@ -4,8 +4,9 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import (
     as_csv,
     epsilon,
@@ -13,12 +14,13 @@ from privaudit.core.formatting import (
     one_line,
     small,
 )
-from privaudit.core.portable_bits import Provenance, counted
-from privaudit.core.storage import read_bytes, storage_errors, to_json
+from privaudit.core.portable_bits import counted
+from privaudit.core.storage import storage_errors, to_json
+from privaudit.privacy.certificate import CertifiedView
 from privaudit.report.figures.figure_style import to_png
 from privaudit.runs.own_files import check_folder, write_output
 from privaudit_tools.tables.backbones import ran_on, span
-from privaudit_tools.tables.matrix import RESULTS
+from privaudit_tools.tables.matrix import RESULTS, read_page
 from privaudit_tools.tables.metrics import Metric
 from privaudit_tools.tables.parts import Column, TablePanel, TableRow
 from privaudit_tools.tables.plan import Over, TablePlan, read_plan
@@ -41,10 +43,10 @@ from privaudit_tools.tables.utility_words import (
 NOTHING = "\u2013"
 _BRACKETS = "; in brackets: the paper's"
 _STORED = re.compile(
-    r"(<!-- stored: ([\w-]+) -->)\n.*?(<!-- end of stored -->)", re.DOTALL
+    r"(<!-- stored: ([^\n]+?) -->)\n.*?(<!-- end of stored -->)", re.DOTALL
 )
 _UNLIKE = "Unlike things: "
-VIEWS = ("server", "server-aggregate", "peer", "released")
+VIEWS = get_args(CertifiedView)
 
 
 def write_utility_table(table: UtilityTable, folder: Path, name: str) -> str:
@@ -87,9 +89,9 @@ def fill_stored(page: Path, folder: Path) -> bool:
 
     Raises:
         MissingFileError: There is no such page, or no such plan or table.
-        ConfigError: It is not what `privaudit table` writes.
+        ConfigError: It is not what `privaudit table` writes; or a page is no UTF-8.
     """
-    old = read_bytes(page).decode()
+    old = read_page(page)
     new = _STORED.sub(lambda at: _filled(at, folder), old)
     if new != old:
         write_output(page, new.encode())
@@ -106,14 +108,21 @@ def write_stored(pages: Path, folder: Path) -> list[Path]:
         folder: Of plans, with results/ for the tables' JSON.
 
     Raises:
-        MissingFileError, ConfigError: As for `fill_stored`.
+        MissingFileError, ConfigError: As for `fill_stored`; or where the new page would
+            stand is another.
     """
-    texts = [read_bytes(page).decode() for page in pages.glob("*.md")]
+    texts = [read_page(page) for page in pages.glob("*.md")]
     named = {at[2] for text in texts for at in _STORED.finditer(text)}
     where = Path(os.path.relpath(folder, pages)).as_posix()
     for name in sorted(
         {path.stem for path in (folder / RESULTS).glob("*.json")} - named
     ):
+        if (pages / f"{name}.md").exists():
+            raise ConfigError(
+                f"{pages / name}.md was to be written, and is a page without a place for "
+                "the stored table. Put these two lines there, or call it otherwise: "
+                f"<!-- stored: {name} --> <!-- end of stored -->"
+            )
         text = _new_page(name, read_plan(folder / f"{name}.toml"), where)
         write_output(pages / f"{name}.md", text.encode())
     return [page for page in sorted(pages.glob("*.md")) if fill_stored(page, folder)]
@@ -317,7 +326,7 @@ def _largest(found: Sequence[float | None]) -> str:
 def _failures(table: UtilityTable) -> str:
     if not table.failures:
         return ""
-    lines = [f"- {run.label}: {outcome.error}" for run, outcome in table.failures]
+    lines = [f"- {label}: {outcome.error}" for label, outcome in table.failures]
     return "## Runs that failed\n\n" + "\n".join(one_line(line) for line in lines)
 
 
@@ -327,6 +336,7 @@ def _remarks(table: UtilityTable, whole: UtilityTable) -> str:
     seeds = ", ".join(map(str, plan.seeds))
     what = "mean ± standard deviation over" if count > 1 else "from"
     by_seed = names_by_seed(plan)
+    computed = [one.computed for one in table.outcomes.values() if not one.error]
     remarks = [
         f"Per cent, {what} {count} seed{'s' * (count > 1)} ({seeds})"
         + ("; in brackets: the paper's." if plan.paper else ".")
@@ -340,14 +350,10 @@ def _remarks(table: UtilityTable, whole: UtilityTable) -> str:
         *about_units(plan),
         *_about_pieces(table, whole),
         *_about_rounds(table),
-        f"Computed in {counted(_provenances(table))}.",
+        *([f"Computed in {counted(computed)}."] if computed else []),
         *plan.notes,
     ]
     return "\n".join(f"- {remark}" for remark in remarks)
-
-
-def _provenances(table: UtilityTable) -> list[Provenance]:
-    return [one.computed for one in table.outcomes.values() if not one.error]
 
 
 def _about_pieces(table: UtilityTable, whole: UtilityTable) -> list[str]:

@@ -8,6 +8,7 @@ from privaudit_tools.tables.metrics import (
     MEGABYTES,
     Metric,
     attack_of,
+    chance,
     domain_of,
     is_cider,
     number_of,
@@ -120,10 +121,13 @@ def about_units(plan: TablePlan) -> list[str]:
             "CIDEr-D is coco-caption's CIDEr times 100, as in papers: from 0 to 1,000."
         )
     if plan.results:
+        told = "; of members told at 1 % false alarms it is 1" * any(
+            chance(metric) == 1 for metric in plan.measured
+        )
         sentences.append(
             "Attacks: AUROC in per cent, members against non-members of the same "
             "distribution, or success, right guesses averaged over classes; 50 is "
-            "random guessing. Means over the attacked clients; the server's model "
+            f"random guessing{told}. Means over the attacked clients; the server's model "
             f"is attacked on each client's records too (scenario {plan.scenario}, "
             f"{_shadows(plan)})."
         )
