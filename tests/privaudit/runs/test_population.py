@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from privaudit import Auditor, train
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, PrivauditWarning
 from privaudit.datasets.dataset import Dataset, PixelImages
 from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.split import PUBLIC, TEST, Split
@@ -80,7 +80,14 @@ def test_records_that_a_model_has_seen_become_public() -> None:
     assert found is not None
     assert found.tolist() == [3, 5, 1700]
     model.data_hash = "of another data set"
-    assert model.known_records(dataset) is None
+    with pytest.warns(PrivauditWarning, match="Pretrain it again"):
+        assert model.known_records(dataset) is None
+    rows = (dataset.contents[i].numpy().tobytes().hex() for i in seen)
+    model.public_contents = tuple(rows)
+    cut = load_dataset("digits", classes=",".join(dataset.class_names[:4]))
+    found = model.known_records(cut)
+    assert found is not None
+    assert torch.equal(cut.contents[found], dataset.contents[[3]])
     assert load_frozen("tiny-clip").known_records(dataset) is None
 
 

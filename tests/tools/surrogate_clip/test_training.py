@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -112,7 +113,8 @@ def test_it_says_which_records_of_which_data_set_it_has_seen(
     assert bank.split is not None
     seen = (bank.split == VALIDATION).nonzero()[:, 0]
     assert model.public_indices == tuple(seen.tolist())
-    assert model.data_hash == bank.hash
+    other = replace(bank, template="{}")
+    np.testing.assert_array_equal(model.known_records(other), seen)
 
 
 def test_prompts_take_the_shared_prefix(pretrained: Path) -> None:
@@ -222,6 +224,8 @@ def test_impossible_public_parts_are_refused(bank: Dataset) -> None:
     for share in (0.0, 1.0, -1.0, 0.001):
         with pytest.raises(ConfigError, match="cannot be public"):
             drawn_records(bank, share, 0)
+    with pytest.raises(ConfigError, match="leaves one to measure on"):
+        drawn_records(whole, 0.999, 0)
 
 
 def test_shapes_that_do_not_fit_the_data_set_are_refused(

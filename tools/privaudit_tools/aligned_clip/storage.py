@@ -1,6 +1,5 @@
 """Folders of aligned encoders: a pretrained text encoder, and a map of embeddings to it."""
 
-import hashlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,6 +53,7 @@ class AlignedDescription:
         context_length: Tokens that a text may take.
         accuracies: Zero-shot, on records that it has not seen.
         public_indices: The records that it has seen; no client may own them.
+        public_contents: SHA-256 of each; None of an earlier version.
     """
 
     sha256: str
@@ -69,7 +69,8 @@ class AlignedDescription:
     threads: int
     versions: dict[str, str]
     accuracies: Accuracies
-    public_indices: tuple[int, ...]
+    public_indices: tuple[Annotated[int, Field(ge=0)], ...]
+    public_contents: tuple[str, ...] | None = None
 
 
 FILE = DescriptionFile(
@@ -237,10 +238,6 @@ def load_aligned(request: ModelRequest) -> PromptableCLIP:
     model = model.to(request.device)
     made = promptable(f"aligned:{folder}", model, tokenizer)
     made.public_indices = described.public_indices
+    made.public_contents = described.public_contents
     made.data_hash = described.data_hash
     return made
-
-
-def digest(content: bytes) -> str:
-    """Return the SHA-256 of a file's content."""
-    return hashlib.sha256(content).hexdigest()

@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from safetensors.torch import save
-from torch import Tensor
 
 from privaudit.core.devices import CPU, chosen_device
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import make_private_folder, storage_errors, write_bytes
 from privaudit.datasets.dataset import Dataset, FeatureBank
-from privaudit.datasets.records import TokenSequences
 from privaudit.datasets.sources import load_dataset
 from privaudit.models.frozen_model import weights_hash
 from privaudit.models.hugging_face import loading_errors
@@ -41,7 +38,11 @@ from privaudit_tools.projector.projector_folder import (
     ProjectorSettings,
 )
 from privaudit_tools.surrogate_clip.making import checked, public_part
-from privaudit_tools.surrogate_clip.public_split import PublicRecords, unseen_records
+from privaudit_tools.surrogate_clip.public_split import (
+    PublicRecords,
+    contents,
+    unseen_records,
+)
 from privaudit_tools.weight_files import write_description
 
 TEMPLATE = "{image}{question}"
@@ -123,6 +124,7 @@ def captioner_on(
         losses=_losses(language, write, dataset, public, learned),
         log=learned.log,
         public_indices=tuple(public.indices.tolist()),
+        public_contents=contents(dataset, public),
     )
     return save_captioner(out, described, learned.projector, model, tokenizer)
 
@@ -145,7 +147,7 @@ def _losses(
     public: PublicRecords,
     learned: Learned,
 ) -> Losses:
-    chosen: Int[Tensor, " n"] = unseen_records(dataset, public)[:_COMPARED]
+    chosen = unseen_records(dataset, public, _COMPARED)
     words = write([dataset.dialogues[int(i)] for i in chosen])
     embeddings = _bank(dataset).embeddings[chosen]
     own, other = (
@@ -153,18 +155,12 @@ def _losses(
             caption_loss(
                 language,
                 learned.projector(given.to(language.device)),
-                _on(words, language),
+                words.to(language.device),
             )
         )
         for given in (embeddings, embeddings.roll(1, dims=0))
     )
     return Losses(len(chosen), own, other)
-
-
-def _on(words: TokenSequences, language: StackedLanguageModel) -> TokenSequences:
-    return TokenSequences(
-        words.ids.to(language.device), words.kinds.to(language.device)
-    )
 
 
 def save_captioner(

@@ -110,6 +110,7 @@ class ProjectorDescription:
         public_split: The split it has seen; None where a share was drawn.
         losses: On records that it has not seen.
         public_indices: The records that it has seen; no client may own them.
+        public_contents: SHA-256 of each; None of an earlier version.
     """
 
     sha256: str
@@ -124,14 +125,15 @@ class ProjectorDescription:
     versions: dict[str, str]
     losses: Losses
     log: tuple[ProjectorLogLine, ...]
-    public_indices: tuple[int, ...]
+    public_indices: tuple[Annotated[int, Field(ge=0)], ...]
+    public_contents: tuple[str, ...] | None = None
 
 
 FILE = DescriptionFile(
     DESCRIPTION,
     ProjectorDescription,
     what="captioner",
-    command="projector",
+    command="projector --language FOLDER --dataset NAME",
     again="learn the projector",
 )
 
@@ -216,5 +218,6 @@ def load_captioner(request: ModelRequest) -> CaptioningVLM:
         both.hexdigest(),
     )
     made.public_indices = described.public_indices
+    made.public_contents = described.public_contents
     made.data_hash = described.data_hash
     return made

@@ -299,6 +299,7 @@ class SurrogateDescription:
         template: Hand-written prompt of the data set.
         public_split: The split it has seen; None where ``settings`` drew a share.
         public_indices: The records that it has seen; no client may own them.
+        public_contents: SHA-256 of each; None of an earlier version.
         shape: How it is built.
         settings: How it was trained.
         threads: That torch trained with.
@@ -323,7 +324,8 @@ class SurrogateDescription:
     log: tuple[SurrogateLogLine, ...]
     context_length: Annotated[int, Field(ge=1)]
     vocabulary: tuple[str, ...]
-    public_indices: tuple[int, ...]
+    public_indices: tuple[Annotated[int, Field(ge=0)], ...]
+    public_contents: tuple[str, ...] | None = None
 
 
 FILE = DescriptionFile(
@@ -348,5 +350,6 @@ def load_surrogate(request: ModelRequest) -> PromptableCLIP:
     model = model.to(request.device)
     made = promptable(f"surrogate:{folder}", model, tokenizer, shape)
     made.public_indices = description.public_indices
+    made.public_contents = description.public_contents
     made.data_hash = description.data_hash
     return made
