@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,16 +182,18 @@ def test_folder_and_pictures_that_do_not_fit_are_refused(
         model.tokens_of_bank(torch.full((1, 12), torch.nan))
 
 
-@pytest.mark.parametrize("name", ["projector.safetensors", "language"])
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("sha256", "projector.safetensors"),
+        ("language_hash", "language"),
+        ("readers_hash", "language"),
+    ],
+)
 def test_files_of_two_captioners_are_refused(
-    name: str, made: tuple[Path, ProjectorDescription], tmp_path: Path
+    key: str, name: str, made: tuple[Path, ProjectorDescription], tmp_path: Path
 ) -> None:
-    for path in made[0].rglob("*"):
-        if path.is_file():
-            copy = tmp_path / path.relative_to(made[0])
-            copy.parent.mkdir(exist_ok=True)
-            copy.write_bytes(path.read_bytes())
-    key = "sha256" if name == "projector.safetensors" else "language_hash"
+    shutil.copytree(made[0], tmp_path, dirs_exist_ok=True)
     content = json.loads((tmp_path / "projector.json").read_text())
     (tmp_path / "projector.json").write_text(json.dumps(content | {key: "0" * 64}))
     with pytest.raises(ConfigError, match=f"{name} should have the SHA-256 0000"):

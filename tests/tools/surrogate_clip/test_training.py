@@ -239,8 +239,9 @@ def test_shapes_that_do_not_fit_the_data_set_are_refused(
     monkeypatch.setattr(command, "load_dataset", lambda name, path: bank)
     with pytest.raises(ConfigError, match="--size 96 was given"):
         make_surrogate("drawn", tmp_path, picture={"size": 96})
-    with pytest.raises(ConfigError, match="steps = 0"):
-        make_surrogate("drawn", tmp_path, settings={"steps": 0})
+    for wrong in ({"steps": 0}, {"stepss": 1}, {"texts": {"words": 2}}):
+        with pytest.raises(ConfigError, match="pretraining cannot take"):
+            make_surrogate("drawn", tmp_path, settings=wrong)
     monkeypatch.setattr(command, "load_dataset", lambda name, path: pictures)
     with pytest.raises(ConfigError, match="30 pixels do not shrink by 8"):
         make_surrogate("drawn", tmp_path, picture={"size": 30})
@@ -262,12 +263,20 @@ def test_altered_files_are_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"should have the SHA-256 .* has"):
         load_clip(f"surrogate:{folder}")
     entries = json.loads(description.read_text())
-    description.write_text(json.dumps(entries | {"context_length": 0}))
-    with pytest.raises(ConfigError, match=r"describes no surrogate \(context_length"):
-        load_clip(f"surrogate:{folder}")
-    description.write_text("{")
-    with pytest.raises(ConfigError, match=r"describes no surrogate \(the file"):
-        load_clip(f"surrogate:{folder}")
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    shape = entries["shape"]
+    for altered, message in (
+        ({"context_length": 0}, r"no surrogate \(context_length"),
+        ({"public_indices": [-5]}, r"no surrogate \(public_indices"),
+        ({"shape": {**shape, "text_heads": 3}}, "no 3 heads"),
+        ({"shape": {**shape, "dim": 10**6}}, "a model of other sizes"),
+        ({"shape": {**shape, "text_layers": 1}}, "a model of other sizes"),
+        ({"log": 0}, r"no surrogate \(log"),
+    ):
+        description.write_text(json.dumps(entries | altered))
+        with pytest.raises(ConfigError, match=message):
+            load_clip(f"surrogate:{folder}")
 
 
 @pytest.mark.parametrize("missing", FILES)

@@ -48,7 +48,7 @@ from privaudit_tools.surrogate_clip.public_split import (
 )
 from privaudit_tools.surrogate_clip.texts import ROOM, TEMPLATES
 from privaudit_tools.surrogate_clip.training import measure
-from privaudit_tools.weight_files import write_description
+from privaudit_tools.weight_files import save_pretrained, write_description
 
 _SCALES = (1.0, 100.0)  # CLIP's own is at most 100
 _VERSIONS = ("torch", "transformers", "numpy")
@@ -86,12 +86,11 @@ def make_aligned(
     model, tokenizer = _aligned(dataset, embeddings, public.indices, encoder, how)
     made = promptable(f"aligned:{out}", model, tokenizer)
     make_private_folder(out)
-    model.text.transformer.save_pretrained(out / ENCODER)
-    tokenizer.save_pretrained(out / ENCODER)
+    encoder_model, what = model.text.transformer, "text encoder"
     content = save(model.fitted())
     description = AlignedDescription(
         sha256=hashlib.sha256(content).hexdigest(),
-        encoder_hash=weights_hash(model.text.transformer),
+        encoder_hash=weights_hash(encoder_model),
         dataset=dataset_name,
         data_hash=dataset.hash,
         class_names=dataset.class_names,
@@ -105,6 +104,7 @@ def make_aligned(
         accuracies=measure(made, dataset, unseen_records(dataset, public)),
         public_indices=tuple(public.indices.tolist()),
         public_contents=contents(dataset, public),
+        readers_hash=save_pretrained(out / ENCODER, what, encoder_model, tokenizer),
     )
     write_bytes(out / WEIGHTS, content)
     write_description(FILE, out, description)

@@ -2,8 +2,6 @@
 
 import hashlib
 import importlib.metadata
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +12,10 @@ from safetensors.torch import save
 
 from privaudit.core.devices import CPU, chosen_device
 from privaudit.core.errors import ConfigError
-from privaudit.core.storage import make_private_folder, storage_errors, write_bytes
+from privaudit.core.storage import make_private_folder, write_bytes
 from privaudit.datasets.dataset import Dataset, FeatureBank
 from privaudit.datasets.sources import load_dataset
 from privaudit.models.frozen_model import weights_hash
-from privaudit.models.hugging_face import loading_errors
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.transformers.text_writer import load_language
@@ -43,7 +40,7 @@ from privaudit_tools.surrogate_clip.public_split import (
     contents,
     unseen_records,
 )
-from privaudit_tools.weight_files import write_description
+from privaudit_tools.weight_files import save_pretrained, write_description
 
 TEMPLATE = "{image}{question}"
 _COMPARED = 200  # unseen records that the losses are measured on
@@ -181,19 +178,15 @@ def save_captioner(
     """
     make_private_folder(out)
     content = save(dict(projector.cpu().state_dict()))
+    where, what = out / LANGUAGE, "language model"
     described = replace(
         description,
+        readers_hash=save_pretrained(where, what, model.to(CPU), words),
         sha256=hashlib.sha256(content).hexdigest(),
         language_hash=weights_hash(model),
         threads=torch.get_num_threads(),
         versions={name: importlib.metadata.version(name) for name in _VERSIONS},
     )
-    with storage_errors(out), tempfile.TemporaryDirectory(dir=out) as unfinished:
-        with loading_errors("language model", str(out)):
-            model.to(CPU).save_pretrained(unfinished)
-            words.save_pretrained(unfinished)
-        shutil.rmtree(out / LANGUAGE, ignore_errors=True)
-        shutil.copytree(unfinished, out / LANGUAGE)
     write_bytes(out / WEIGHTS, content)
     write_description(FILE, out, described)
     return described
