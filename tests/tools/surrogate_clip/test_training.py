@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
+from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import (
     TEST_SPLIT,
     TRAIN,
@@ -128,27 +128,20 @@ def test_prompts_take_the_shared_prefix(pretrained: Path) -> None:
     torch.testing.assert_close(found[1:2], expected)
 
 
-def test_records_that_are_not_public_have_no_influence(bank: Dataset) -> None:
+def test_public_records_have_influence_and_others_have_none(bank: Dataset) -> None:
     public = validation_records(bank)
     assert isinstance(bank.images, FeatureBank)
     embeddings = bank.images.embeddings.clone()
     embeddings[bank.split != VALIDATION] = 7.0
     other = replace(bank, images=FeatureBank(embeddings))
     shape, settings = SurrogateShape(BankShape(12)), SurrogateSettings(steps=3)
-    states = [
-        pretrain(dataset, public, shape, settings).model.state_dict()
-        for dataset in (bank, other)
-    ]
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-
-
-def test_the_mirror_test_a_public_record_has_influence(bank: Dataset) -> None:
-    public = validation_records(bank)
-    shape, settings = SurrogateShape(BankShape(12)), SurrogateSettings(steps=3)
     fewer = replace(public, indices=public.indices[1:])
-    first = pretrain(bank, public, shape, settings).model.text.text_projection
-    second = pretrain(bank, fewer, shape, settings).model.text.text_projection
-    assert not torch.equal(first, second)
+    first, second, third = (
+        pretrain(*made, shape, settings).model.state_dict()
+        for made in ((bank, public), (other, public), (bank, fewer))
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["text.text_projection"], third["text.text_projection"])
 
 
 def test_a_surrogate_from_pictures_has_tokens(
@@ -314,18 +307,6 @@ def test_json_of_the_command_is_of_its_schema(
     words = ("--dataset", "drawn", "--out", tmp_path, "--steps", 2)
     (said,) = valid(cli, "pretrain", "surrogate-clip", *words)
     assert (said["model"], said["found"]["records"]) == (f"surrogate:{tmp_path}", 80)
-
-
-def test_a_loss_that_is_not_finite_stops_the_run(bank: Dataset) -> None:
-    assert isinstance(bank.images, FeatureBank)
-    broken = replace(bank, images=FeatureBank(bank.images.embeddings * float("nan")))
-    with pytest.raises(TrainingError, match="loss of step 1 is nan"):
-        pretrain(
-            broken,
-            validation_records(bank),
-            SurrogateShape(BankShape(12)),
-            SurrogateSettings(steps=2),
-        )
 
 
 def test_twice_the_time_holds_more_steps(bank: Dataset) -> None:
