@@ -94,8 +94,6 @@ def test_what_cannot_be_aligned_is_refused(
     lacking = public[bank.labels[public] != 2]
     with pytest.raises(ConfigError, match="The class 'dog' has no public record"):
         few_of_each(bank, lacking, MapSettings())
-    with pytest.raises(ConfigError, match="public"):
-        make_aligned("bank", encoder, tmp_path / "out", settings={"public": 1})
     seq2seq = save(tmp_path / "two", "seq2seq-t5").partition(":")[2]
     with pytest.raises(ConfigError, match="Name an encoder such as"):
         make_aligned("bank", seq2seq, tmp_path / "out")

@@ -73,7 +73,7 @@ class AlignedDescription:
     public_split: str | None
     settings: MapSettings
     bank_width: Annotated[int, Field(ge=1, le=MOST)]
-    context_length: Annotated[int, Field(ge=1)]
+    context_length: Annotated[int, Field(ge=1, le=MOST)]
     threads: int
     versions: dict[str, str]
     accuracies: Accuracies
