@@ -2,7 +2,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +12,10 @@ from privaudit.core.devices import use_device
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.storage import read_tensors
 from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages
-from privaudit.datasets.records import ANSWER, PICTURE, Dialogue
+from privaudit.datasets.records import ANSWER, Dialogue
 from privaudit.federation.query import questions
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.interfaces import Tuning
-from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.transformers.text_writer import load_language
 from privaudit_tools.projector import making
@@ -34,7 +32,6 @@ from tests.loaded_models import load_captioner
 from tests.places import ROOT
 from tests.privaudit.cli.test_json import valid
 from tests.privaudit.models.language.small_language import (
-    NumberTokenizer,
     draw_rows,
     stacked,
 )
@@ -50,11 +47,6 @@ SAYINGS = ("A dog runs.", "A cat sits.", "The sun shines.", "He sang.")
 @pytest.fixture
 def language() -> StackedLanguageModel:
     return stacked()
-
-
-@pytest.fixture
-def tokenizer() -> Any:
-    return NumberTokenizer()
 
 
 @pytest.fixture(scope="module")
@@ -248,8 +240,3 @@ def test_json_of_the_command_is_of_its_schema(
     few = ("--share", 0.5, "--parts", 4, "--steps", 2)
     (said,) = valid(cli, "pretrain", "projector", *words, *few)
     assert (said["model"], said["found"]["records"]) == (f"language:{tmp_path}", 20)
-
-
-def test_words_have_the_pictures_places(tokenizer: Any) -> None:
-    words = DialogueTokens(tokenizer, "{image}{question}", 2)([Dialogue("7", ("9",))])
-    assert (words.kinds == PICTURE).sum() == 2

@@ -437,18 +437,13 @@ def _common(names: Iterator[str] | Any) -> list[str]:
 def _data_names(audits: Sequence[ServedAudit]) -> list[str]:
     """Return each one's data set and metric, told apart where data sets share a name."""
     runs = [_audit(one).run for one in audits]
-    hashes = [run.header["data_hash"] for run in runs]
-    shared = Counter(
-        name
-        for name, _ in {
-            (r.config.dataset, h) for r, h in zip(runs, hashes, strict=True)
-        }
-    )
+    sets = {(run.config.dataset, run.header["data_hash"]) for run in runs}
+    shared = Counter(name for name, _ in sets)
     names = []
-    for one, run, digest in zip(audits, runs, hashes, strict=True):
+    for one, run in zip(audits, runs, strict=True):
         name, config = run.config.dataset, run.config
         if shared[name] > 1:
-            marks = (config.data, config.classes, digest[:8])
+            marks = (config.data, config.classes, run.header["data_hash"][:8])
             name += f" ({', '.join(str(mark) for mark in marks if mark)})"
         names.append(f"{name}: {_audit(one).measured_utility.metric}")
     return names
