@@ -98,13 +98,13 @@ def check_shapes(
 def save_pretrained(folder: Path, what: str, model: Any, tokenizer: Any) -> str:
     """Put a model of transformers in a folder's place, and return :func:`readers_hash`."""
     with (
+        loading_errors(what, str(folder)),
         storage_errors(folder),
         tempfile.TemporaryDirectory(dir=folder.parent) as aside,
     ):
         whole = Path(aside) / "whole"
-        with loading_errors(what, str(folder)):
-            model.save_pretrained(whole)
-            tokenizer.save_pretrained(whole)
+        model.save_pretrained(whole)
+        tokenizer.save_pretrained(whole)
         if folder.is_dir():
             folder.rename(Path(aside) / "before")
         whole.rename(folder)
