@@ -1,5 +1,6 @@
 """Frozen models: what each answers, whatever it does and reads."""
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from privaudit.core.devices import CPU
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, PrivauditWarning
 from privaudit.core.lazy_torch import Tensor, nn, torch
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.records import Records
@@ -25,6 +26,7 @@ class FrozenModel(ABC):
         model_hash: SHA-256 of all weights.
         public_indices: The records of a data set that the model was trained on, where
             that is known; they are then nobody's.
+        public_contents: SHA-256 of each, in hexadecimal; none of an earlier version's.
         data_hash: Of that data set.
         precision: Of its weights and forward passes.
     """
@@ -32,6 +34,7 @@ class FrozenModel(ABC):
     name: str
     model_hash: str
     public_indices: tuple[int, ...] | None = None
+    public_contents: tuple[str, ...] | None = None
     data_hash: str | None = None
     precision: Precision = "float32"
 
@@ -63,10 +66,17 @@ class FrozenModel(ABC):
         return replace(records, contents=dataset.contents)
 
     def known_records(self, dataset: Dataset) -> Int[np.ndarray, " known"] | None:
-        """Return the records that the model was trained on, if on this data set."""
-        if self.public_indices is None or self.data_hash != dataset.hash:
+        """Return the records that the model was trained on, by contents or by hash."""
+        if self.public_indices is None:
             return None
-        return np.asarray(self.public_indices, dtype=np.int64)
+        if self.public_contents is not None:
+            rows = (row.tobytes().hex() for row in dataset.contents.numpy())
+            return np.flatnonzero(np.isin(list(rows), self.public_contents))
+        if self.data_hash == dataset.hash:
+            return np.asarray(self.public_indices, dtype=np.int64)
+        said = f"Clients may own records that {self.name} has seen. Pretrain it again."
+        warnings.warn(said, PrivauditWarning, stacklevel=2)
+        return None
 
 
 class TunableClassifier(FrozenModel):

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
 from privaudit.core.lazy_torch import torch
 from privaudit.core.limits import check_json, check_limit, open_regular, reading_errors
 from privaudit.core.storage import read_bytes
@@ -255,7 +255,7 @@ def loading_errors(what: str, source: str) -> Iterator[None]:
     try:
         with _without_bars():
             yield
-    except (ConfigError, MissingFileError):
+    except PrivauditError:
         raise
     except Exception as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")

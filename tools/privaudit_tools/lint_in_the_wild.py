@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import importlib
 import io
+import itertools
 import subprocess
 import sys
 import tarfile
@@ -126,6 +127,7 @@ def nodes_here(client: Any, count: int, config: Mapping[str, Any]) -> Any:
 
     class InProcess(Grid):  # type: ignore[misc] # of flwr, where that is there
         waiting: dict[str, Any] = {}  # noqa: RUF012 # one grid a class
+        numbers = itertools.count()
 
         def set_run(self, run: object) -> None:
             raise NotImplementedError
@@ -143,14 +145,13 @@ def nodes_here(client: Any, count: int, config: Mapping[str, Any]) -> Any:
         def push_messages(self, messages: Iterable[Any]) -> list[str]:
             names = []
             for message in messages:
-                names.append(str(len(self.waiting)))
+                names.append(str(next(self.numbers)))
                 message.metadata.__dict__["_message_id"] = names[-1]
                 self.waiting[names[-1]] = deepcopy(message)
             return names
 
         def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
             asked = [self.waiting.pop(name) for name in message_ids]
-            self.waiting.update({f"done {len(self.waiting)}": None for _ in asked})
             return [client(m, contexts[m.metadata.dst_node_id]) for m in asked]
 
         def send_and_receive(

@@ -583,7 +583,9 @@ def main() -> None:
     parser.add_argument("flower", type=Path, help="A clone of Flower.")
     parser.add_argument("--out", type=Path, default=Path("official-examples.md"))
     parser.add_argument(
-        "--rows", type=Path, help="A folder: what it has is not run again."
+        "--rows",
+        type=Path,
+        help="A folder: what it has of this commit is not run again.",
     )
     asked = parser.parse_args()
     declare_missing_operators()
@@ -591,9 +593,9 @@ def main() -> None:
 
     warnings.simplefilter("ignore")
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    rows = []
+    rows, version = [], version_of(asked.flower)
     for app in APPS:
-        kept = asked.rows and asked.rows / Path(app.path).name
+        kept = asked.rows and asked.rows / f"{Path(app.path).name} {version}"
         if kept and kept.exists():
             rows.append(kept.read_text())
             continue
@@ -602,7 +604,7 @@ def main() -> None:
         print(rows[-1], flush=True)
         if kept:
             write_bytes(kept, rows[-1].encode())
-    write_bytes(asked.out, page(rows, version_of(asked.flower)).encode())
+    write_bytes(asked.out, page(rows, version).encode())
 
 
 if __name__ == "__main__":

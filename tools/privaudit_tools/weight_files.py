@@ -3,7 +3,8 @@
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -15,7 +16,14 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.limits import check_json
-from privaudit.core.storage import read_bytes, write_bytes, write_json
+from privaudit.core.storage import (
+    file_hash,
+    read_bytes,
+    storage_errors,
+    write_bytes,
+    write_json,
+)
+from privaudit.models.hugging_face import loading_errors
 from privaudit.models.weight_files import ModelT, check_hash, with_stored_weights
 
 DescriptionT = TypeVar("DescriptionT")
@@ -70,6 +78,44 @@ def read_weights(path: Path, wanted: str, remedy: str) -> bytes:
     content = read_bytes(path, "tensors")
     check_hash(path, hashlib.sha256(content).hexdigest(), wanted, remedy)
     return content
+
+
+def check_shapes(
+    path: Path,
+    announced: Mapping[str, Tensor],
+    stored: Mapping[str, Tensor],
+    remedy: str,
+) -> None:
+    """Refuse a description, at ``path``, of other sizes than the weights beside it."""
+    one, other = ({n: t.shape for n, t in of.items()} for of in (announced, stored))
+    if one != other:
+        raise ConfigError(
+            f"{path} describes a model of other sizes than the weights beside it. "
+            f"{remedy}"
+        )
+
+
+def save_pretrained(folder: Path, what: str, model: Any, tokenizer: Any) -> str:
+    """Put a model of transformers in a folder's place, and return :func:`readers_hash`."""
+    with (
+        loading_errors(what, str(folder)),
+        storage_errors(folder),
+        tempfile.TemporaryDirectory(dir=folder.parent) as aside,
+    ):
+        whole = Path(aside) / "whole"
+        model.save_pretrained(whole)
+        tokenizer.save_pretrained(whole)
+        if folder.is_dir():
+            folder.rename(Path(aside) / "before")
+        whole.rename(folder)
+    return readers_hash(folder)
+
+
+def readers_hash(folder: Path) -> str:
+    """Return a SHA-256 over a folder's files without weights: configuration, tokenizer."""
+    files = sorted(path for path in folder.glob("[!.]*") if path.is_file())
+    said = [f"{file_hash(p)} {p.name}\n" for p in files if p.suffix != ".safetensors"]
+    return hashlib.sha256("".join(said).encode()).hexdigest()
 
 
 def write_description(

@@ -53,7 +53,7 @@ def test_other_captions_of_the_same_picture_are_references(tmp_path: Path) -> No
     """The second caption is one of two pictures': which is its own, nobody knows."""
     (tmp_path / "flickr8k_captions_all.txt").write_text(
         "image,caption\n1.jpg,A dog runs .\n1.jpg,Dog at play .\n2.jpg,Two dogs .\n"
-        '3.jpg,Two dogs .\n4.jpg,"The car, parked ."\n4.jpg,"A car, red ."\n'
+        '3.jpg,Two dogs .\n4.jpg,"The car, parked ."\n4.jpg,"A car, red ."\n\n'
     )
     dataset = read_caption_bank(write_captions(tmp_path), clusters=2)
     assert [dialogue.answers for dialogue in dataset.dialogues] == [
@@ -103,9 +103,15 @@ def test_damaged_and_missing_files_are_named(
     with pytest.raises(MissingFileError, match=r"no captions\.json"):
         read_caption_bank(tmp_path)
     write_captions(tmp_path)
-    (tmp_path / "flickr8k_captions_all.txt").write_text("image,caption\n1.jpg\n")
-    with pytest.raises(ConfigError, match=r"has the line \['1\.jpg'\]"):
-        read_caption_bank(tmp_path)
+    for line, said in (
+        ("", r"has the line \['1\.jpg'\]"),
+        (',"A dog', "list of commas"),
+    ):
+        (tmp_path / "flickr8k_captions_all.txt").write_text(
+            f"i,c\n1.jpg{line}\n2.jpg,b"
+        )
+        with pytest.raises(ConfigError, match=said):
+            read_caption_bank(tmp_path)
     (tmp_path / "more.npy").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"holds more\.npy, vectors\.npy"):
         read_caption_bank(tmp_path)

@@ -85,6 +85,7 @@ def test_the_question_is_written_as_the_published_template_has_it(
         ({"1": {"image": "x.png"}}, SPLIT, r"at 1\.question: Field required"),
         (PROBLEMS, {"train": ["1"]}, r"pid_splits\.json .* at val: Field required"),
         (PROBLEMS, {**SPLIT, "val": ["9"]}, r"question 9, .* among the 4 of problems"),
+        (PROBLEMS, {**SPLIT, "test": ["1", "1"]}, "the question 1 more than once"),
         (PROBLEMS, {**SPLIT, "train": [], "test": []}, "holds 1 class: geography"),
         (
             PROBLEMS,

@@ -359,8 +359,13 @@ def test_a_page_is_made_of_a_result_alone(
     assert f"42 runs trained for {write_time(84.0)} by the wall clock" in said
     assert f"the forecast was {cost}." in said
     assert read_result(stored).forecast == cost
-    code, _, said = cli("benchmark", stored, "--quick")
-    assert (code, "say nothing to it" in said) == (2, True)
+    for words, said in (
+        (["--quick"], "say nothing to it"),
+        (["--method", "good"], "given without --page"),
+        (["--key", "k"], "given without --cards"),
+        (["--runs", "memory://runs"], "reads a folder"),
+    ):
+        assert said in cli.refused("benchmark", stored, *words)
     stored.write_text("{}")
     code, _, said = cli("benchmark", stored)
     assert (code, "is not what `privaudit benchmark` writes" in said) == (2, True)
@@ -391,6 +396,9 @@ def test_serve_shows_a_benchmark_in_the_folder_of_runs(
     runs = tmp_path / "runs"
     runs.mkdir()
     cli.done("benchmark", stored, "--runs", runs)
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "run.json").touch()
+    assert "a run lies" in cli.refused("benchmark", stored, "--runs", tmp_path)
     served = ServedRuns(runs)
     assert served.sweeps() == ["small"]
     assert served.sweep("small") == render_benchmark(runs / "small" / "benchmark.json")

@@ -24,12 +24,16 @@ def test_the_tower_starts_as_tiny_clips_or_at_random() -> None:
     assert not torch.equal(known, random)
 
 
-def test_time_is_above_zero_and_twice_of_it_holds_more_steps() -> None:
+def test_steps_fill_the_time_that_the_tower_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second each: 1,500 of the tower, and the rest of 100 minutes."""
+    monkeypatch.setattr(module, "seconds_a_step", lambda steps: len(list(steps)) / 6)
     settings = TinyLlavaSettings(batch=4, validate=10, precision="float32")
-    with pytest.raises(ConfigError, match="more than 0"):
-        module.steps_within(0.0, settings)
-    few, many = (module.steps_within(minutes, settings) for minutes in (1.0, 100.0))
-    assert many > few >= 1
+    for minutes, said in ((0.0, "more than 0"), (25.0, "1500 steps, .* take 25.0")):
+        with pytest.raises(ConfigError, match=said):
+            module.steps_within(minutes, settings)
+    assert module.steps_within(100.0, settings) == 4500
 
 
 def test_the_command_passes_its_options_on(
@@ -46,6 +50,7 @@ def test_the_command_passes_its_options_on(
     out = ["tiny-llava", "--out", str(tmp_path)]
     for further in (["--steps", "7"], ["--minutes", "2", "--seed", "3"]):
         assert CliRunner().invoke(app, out + further).exit_code == 0
+    assert CliRunner().invoke(app, [*out, "--steps", "7", "--minutes", "2"]).exception
     assert [(s.steps, s.seed, path) for s, path in asked] == [
         (7, 0, tmp_path),
         (200, 3, tmp_path),

@@ -1,21 +1,21 @@
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
 
 from privaudit.core.devices import use_device
-from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
+from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.storage import read_tensors
 from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages
-from privaudit.datasets.records import ANSWER, PICTURE, Dialogue
+from privaudit.datasets.records import ANSWER, Dialogue
 from privaudit.federation.query import questions
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.interfaces import Tuning
-from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.transformers.text_writer import load_language
 from privaudit_tools.projector import making
@@ -32,7 +32,6 @@ from tests.loaded_models import load_captioner
 from tests.places import ROOT
 from tests.privaudit.cli.test_json import valid
 from tests.privaudit.models.language.small_language import (
-    NumberTokenizer,
     draw_rows,
     stacked,
 )
@@ -48,11 +47,6 @@ SAYINGS = ("A dog runs.", "A cat sits.", "The sun shines.", "He sang.")
 @pytest.fixture
 def language() -> StackedLanguageModel:
     return stacked()
-
-
-@pytest.fixture
-def tokenizer() -> Any:
-    return NumberTokenizer()
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +122,8 @@ def test_a_captioner_says_what_it_is_and_has_seen(
     model = load_captioner(f"language:{folder}", targets=["q_proj"])
     assert model.public_indices == description.public_indices
     assert len(description.public_indices) == 20
-    assert model.data_hash == dataset.hash
+    known = model.known_records(replace(dataset, template="{}"))
+    np.testing.assert_array_equal(known, description.public_indices)
     assert (model.parts, model.width, model.image_size) == (4, 64, None)
     assert (model.language.vocabulary, len(model.language.targets)) == (512, 5)
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -179,16 +174,18 @@ def test_folder_and_pictures_that_do_not_fit_are_refused(
         model.tokens_of_bank(torch.full((1, 12), torch.nan))
 
 
-@pytest.mark.parametrize("name", ["projector.safetensors", "language"])
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("sha256", "projector.safetensors"),
+        ("language_hash", "language"),
+        ("readers_hash", "language"),
+    ],
+)
 def test_files_of_two_captioners_are_refused(
-    name: str, made: tuple[Path, ProjectorDescription], tmp_path: Path
+    key: str, name: str, made: tuple[Path, ProjectorDescription], tmp_path: Path
 ) -> None:
-    for path in made[0].rglob("*"):
-        if path.is_file():
-            copy = tmp_path / path.relative_to(made[0])
-            copy.parent.mkdir(exist_ok=True)
-            copy.write_bytes(path.read_bytes())
-    key = "sha256" if name == "projector.safetensors" else "language_hash"
+    shutil.copytree(made[0], tmp_path, dirs_exist_ok=True)
     content = json.loads((tmp_path / "projector.json").read_text())
     (tmp_path / "projector.json").write_text(json.dumps(content | {key: "0" * 64}))
     with pytest.raises(ConfigError, match=f"{name} should have the SHA-256 0000"):
@@ -196,11 +193,8 @@ def test_files_of_two_captioners_are_refused(
     (tmp_path / "projector.json").write_text("{}")
     with pytest.raises(ConfigError, match="describes no captioner"):
         load_captioner(f"language:{tmp_path}")
-
-
-def test_a_folder_without_a_captioner_is_missing(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="There is no captioner"):
-        load_captioner(f"language:{tmp_path}")
+        load_captioner(f"language:{made[0].parent}")
 
 
 def test_the_loss_is_the_answers_mean_by_hand(language: StackedLanguageModel) -> None:
@@ -233,18 +227,9 @@ def test_learning_twice_gives_the_same(language: StackedLanguageModel) -> None:
     assert not first.projector.weight.requires_grad
 
 
-def test_a_loss_that_is_not_finite_ends_it(language: StackedLanguageModel) -> None:
-    words = draw_rows(1, 6)[1][0]
-    broken = torch.full((6, 5), torch.nan)
-    with pytest.raises(TrainingError, match="loss of step 1 is nan"):
-        learn_projector(language, broken, words, ProjectorSettings(parts=3))
-
-
 def test_pictures_make_no_projector(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no captions"):
         make_captioner("models/mine", "digits", tmp_path / "out")
-    with pytest.raises(ConfigError, match="parts = 0"):
-        make_captioner("models/mine", "digits", tmp_path, settings={"parts": 0})
 
 
 def test_json_of_the_command_is_of_its_schema(
@@ -255,8 +240,3 @@ def test_json_of_the_command_is_of_its_schema(
     few = ("--share", 0.5, "--parts", 4, "--steps", 2)
     (said,) = valid(cli, "pretrain", "projector", *words, *few)
     assert (said["model"], said["found"]["records"]) == (f"language:{tmp_path}", 20)
-
-
-def test_words_have_the_pictures_places(tokenizer: Any) -> None:
-    words = DialogueTokens(tokenizer, "{image}{question}", 2)([Dialogue("7", ("9",))])
-    assert (words.kinds == PICTURE).sum() == 2

@@ -9,15 +9,17 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 
-from privaudit import Auditor
+from privaudit import Audit, Auditor
 from privaudit.auditing.stored_audit import save_audit
-from privaudit_tools.serve.pages import ServedRuns, run_page
+from privaudit_tools.serve.pages import ServedAudit, ServedRuns, _data_names, run_page
 from tests.conftest import Cli
 from tests.tools.serve.site import TOKEN, Site, serving
 
@@ -298,14 +300,30 @@ def test_a_picture_follows_numbers_that_change_in_as_many_rounds(
     assert "Training loss 0.25 in round 1" in other
 
 
+def test_data_sets_of_one_name_are_told_apart() -> None:
+    def served(digest: str, classes: str) -> ServedAudit:
+        config = SimpleNamespace(dataset="bank", data="b.npz", classes=classes)
+        run = SimpleNamespace(config=config, header={"data_hash": digest})
+        utility = SimpleNamespace(metric="accuracy")
+        audit = Mock(spec=Audit, run=run, measured_utility=utility)
+        return ServedAudit("run", "scenario", audit)
+
+    both = [served("a", ""), served("b", "cat,dog")]
+    assert _data_names(both[:1]) == ["bank: accuracy"]
+    assert _data_names(both)[1] == "bank (b.npz, cat,dog, b): accuracy"
+
+
 def test_an_audit_carries_the_stamp_of_the_files_it_was_read_from(
     served: ServedRuns,
 ) -> None:
     first = served.audit(NAME, "scores")
     assert first.stamp == served.audit(NAME, "scores").stamp != ()
-    file = served.folder / NAME / "audits" / "scores" / "audit.json"
-    os.utime(file, ns=(1, 1))
-    assert served.audit(NAME, "scores").stamp != first.stamp
+    stamps = {first.stamp}
+    for file in ("metrics.jsonl", "audits/scores/audit.json"):
+        (served.folder / NAME / file).touch()
+        os.utime(served.folder / NAME / file, ns=(1, 1))
+        stamps.add(served.audit(NAME, "scores").stamp)
+    assert len(stamps) == 3
 
 
 def test_the_address_is_printed_once_and_is_of_this_machine_alone(

@@ -55,7 +55,7 @@ def test_crops_of_one_colour_keep_it() -> None:
     torch.testing.assert_close(views, torch.full((50, 3, 8, 8), (0.2 - 0.5) / 0.25))
 
 
-def test_dropout_keeps_the_mean_and_the_seed_decides() -> None:
+def test_dropout_keeps_the_mean_the_seed_decides_and_without_all_stays() -> None:
     bank = FeatureBank(torch.tensor([[1.0, 4.0], [3.0, 4.0], [9.0, 9.0]]))
     public = PublicBank(bank, torch.tensor([0, 1]), VariationSettings(dropout=0.5))
     assert public.mean.tolist() == [2.0, 4.0]
@@ -65,9 +65,5 @@ def test_dropout_keeps_the_mean_and_the_seed_decides() -> None:
     assert set(drawn[:, 0].tolist()) == {0.0, 2.0}
     assert drawn.mean(0)[0] == pytest.approx(1.0, abs=0.1)
     assert torch.equal(drawn, public.draw(rows, seeded()))
-
-
-def test_without_dropout_embeddings_stay_as_they_are() -> None:
-    bank = FeatureBank(torch.randn(3, 4, generator=seeded()))
-    public = PublicBank(bank, torch.arange(3), VariationSettings(dropout=0))
-    torch.testing.assert_close(public.draw(torch.arange(3), seeded()), bank.embeddings)
+    same = PublicBank(bank, torch.arange(3), VariationSettings(dropout=0))
+    torch.testing.assert_close(same.draw(torch.arange(3), seeded()), bank.embeddings)

@@ -2,14 +2,15 @@
 
 The map is ridge regression from a public record's embedding to the mean of its class's
 templates. Its temperature is the one under which the public records are most likely, each
-by the map that is fitted without it; in closed form, so that nothing is held out. The text
-encoder stays as it was pretrained.
+by the matrix that is fitted without it, in closed form; the embeddings' mean, which the map
+subtracts first, is of all of them. The text encoder stays as it was pretrained.
 
 Source: Hoerl and Kennard, "Ridge regression", Technometrics 12, 1970; the leave-one-out
 predictions as in Allen, "The relationship between variable selection and data augmentation
 and a method for prediction", Technometrics 16, 1974.
 """
 
+import hashlib
 import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,17 +37,19 @@ from privaudit_tools.aligned_clip.storage import (
     AlignedModel,
     MapSettings,
     PaddedTexts,
-    digest,
     load_encoder,
     promptable,
 )
 from privaudit_tools.surrogate_clip.making import checked, public_part
-from privaudit_tools.surrogate_clip.public_split import PublicRecords, unseen_records
-from privaudit_tools.surrogate_clip.texts import TEMPLATES
+from privaudit_tools.surrogate_clip.public_split import (
+    PublicRecords,
+    contents,
+    unseen_records,
+)
+from privaudit_tools.surrogate_clip.texts import ROOM, TEMPLATES
 from privaudit_tools.surrogate_clip.training import measure
-from privaudit_tools.weight_files import write_description
+from privaudit_tools.weight_files import save_pretrained, write_description
 
-ROOM = 24  # tokens beside the class name: 16 of a context, start, end and full stop
 _SCALES = (1.0, 100.0)  # CLIP's own is at most 100
 _VERSIONS = ("torch", "transformers", "numpy")
 
@@ -83,12 +86,11 @@ def make_aligned(
     model, tokenizer = _aligned(dataset, embeddings, public.indices, encoder, how)
     made = promptable(f"aligned:{out}", model, tokenizer)
     make_private_folder(out)
-    model.text.transformer.save_pretrained(out / ENCODER)
-    tokenizer.save_pretrained(out / ENCODER)
+    encoder_model, what = model.text.transformer, "text encoder"
     content = save(model.fitted())
     description = AlignedDescription(
-        sha256=digest(content),
-        encoder_hash=weights_hash(model.text.transformer),
+        sha256=hashlib.sha256(content).hexdigest(),
+        encoder_hash=weights_hash(encoder_model),
         dataset=dataset_name,
         data_hash=dataset.hash,
         class_names=dataset.class_names,
@@ -101,6 +103,8 @@ def make_aligned(
         versions={name: importlib.metadata.version(name) for name in _VERSIONS},
         accuracies=measure(made, dataset, unseen_records(dataset, public)),
         public_indices=tuple(public.indices.tolist()),
+        public_contents=contents(dataset, public),
+        readers_hash=save_pretrained(out / ENCODER, what, encoder_model, tokenizer),
     )
     write_bytes(out / WEIGHTS, content)
     write_description(FILE, out, description)

@@ -1,6 +1,5 @@
 """Folders of aligned encoders: a pretrained text encoder, and a map of embeddings to it."""
 
-import hashlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,9 @@ from safetensors.torch import load
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from privaudit.core.devices import CPU
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import MOST
 from privaudit.models.clip.picture_preparation import Pictures
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.frozen_model import weights_hash
@@ -20,13 +21,18 @@ from privaudit.models.hugging_face import load_model, load_reader
 from privaudit.models.registry import ModelRequest
 from privaudit.models.weight_files import check_hash
 from privaudit_tools.surrogate_clip.storage import Accuracies
-from privaudit_tools.weight_files import DescriptionFile, read_weights
+from privaudit_tools.weight_files import (
+    DescriptionFile,
+    check_shapes,
+    read_weights,
+    readers_hash,
+)
 
 WEIGHTS, DESCRIPTION, ENCODER = "map.safetensors", "map.json", "encoder"
 _REMEDY = "Restore the whole folder as it was written."
 
 
-@options(frozen=True)
+@options(frozen=True, config={"extra": "forbid"})
 class MapSettings:
     """How the map is fitted.
 
@@ -54,6 +60,8 @@ class AlignedDescription:
         context_length: Tokens that a text may take.
         accuracies: Zero-shot, on records that it has not seen.
         public_indices: The records that it has seen; no client may own them.
+        public_contents: SHA-256 of each; None of an earlier version.
+        readers_hash: Of the model's other files; None of an earlier version.
     """
 
     sha256: str
@@ -64,12 +72,14 @@ class AlignedDescription:
     template: str
     public_split: str | None
     settings: MapSettings
-    bank_width: Annotated[int, Field(ge=1)]
-    context_length: Annotated[int, Field(ge=1)]
+    bank_width: Annotated[int, Field(ge=1, le=MOST)]
+    context_length: Annotated[int, Field(ge=1, le=MOST)]
     threads: int
     versions: dict[str, str]
     accuracies: Accuracies
-    public_indices: tuple[int, ...]
+    public_indices: tuple[Annotated[int, Field(ge=0)], ...]
+    public_contents: tuple[str, ...] | None = None
+    readers_hash: str | None = None
 
 
 FILE = DescriptionFile(
@@ -198,18 +208,23 @@ def load_encoder(source: str) -> tuple[Any, Any]:
     """Return a folder's text encoder, frozen, and its tokenizer.
 
     Raises:
-        ConfigError: It is none of transformers, or its tokenizer does not pad.
+        ConfigError: It is none of transformers, has two halves, or its tokenizer does
+            not pad.
     """
     tokenizer = load_reader("AutoTokenizer", "text encoder", source)
+    tokenizer.padding_side = "right"  # where the mean of tokens leaves it out
     if tokenizer.pad_token_id is None:
         raise ConfigError(
             f"The tokenizer in {source} has no token for padding, by which texts of "
             "several lengths are told apart. Name an encoder such as MiniLM."
         )
-    here = torch.device("cpu")
-    return load_model(
-        "AutoModel", "text encoder", source, here, torch.float32
-    ), tokenizer
+    model = load_model("AutoModel", "text encoder", source, CPU, torch.float32)
+    if model.config.is_encoder_decoder or not hasattr(model.config, "hidden_size"):
+        raise ConfigError(
+            f"The model in {source} is of type {model.config.model_type!r}, and texts are "
+            "read by an encoder or decoder alone. Name an encoder such as MiniLM."
+        )
+    return model, tokenizer
 
 
 def promptable(name: str, model: AlignedModel, tokenizer: Any) -> PromptableCLIP:
@@ -231,16 +246,18 @@ def load_aligned(request: ModelRequest) -> PromptableCLIP:
     content = read_weights(folder / WEIGHTS, described.sha256, _REMEDY)
     encoder, tokenizer = load_encoder(str(folder / ENCODER))
     check_hash(folder / ENCODER, weights_hash(encoder), described.encoder_hash, _REMEDY)
+    if described.readers_hash is not None:
+        found = readers_hash(folder / ENCODER)
+        check_hash(folder / ENCODER, found, described.readers_hash, _REMEDY)
     sizes = described.bank_width, described.context_length
+    with torch.device("meta"):  # no memory for weights
+        announced = AlignedModel(encoder, tokenizer.pad_token_id, *sizes).fitted()
+    check_shapes(folder / DESCRIPTION, announced, stored := load(content), _REMEDY)
     model = AlignedModel(encoder, tokenizer.pad_token_id, *sizes)
-    model.load_state_dict(load(content), strict=False)
+    model.load_state_dict(stored, strict=False)
     model = model.to(request.device)
     made = promptable(f"aligned:{folder}", model, tokenizer)
     made.public_indices = described.public_indices
+    made.public_contents = described.public_contents
     made.data_hash = described.data_hash
     return made
-
-
-def digest(content: bytes) -> str:
-    """Return the SHA-256 of a file's content."""
-    return hashlib.sha256(content).hexdigest()

@@ -97,15 +97,27 @@ def benchmark(
     """Rank methods by what they leak below early stopping at equal utility."""
     from privaudit.execution.executors import find_executor
     from privaudit.runs.run import runs_folder
+    from privaudit.runs.store import url_of
     from privaudit_tools.equal_utility.benchmark import run_benchmark
     from privaudit_tools.equal_utility.plan import read_benchmark_plan
 
+    for option, other, lacks in (
+        ("--method", "--page", method and not page),
+        ("--key", "--cards", key and not cards),
+    ):
+        if lacks:
+            raise ConfigError(
+                f"{option} was given without {other}, and says nothing alone. Give both, or "
+                "neither."
+            )
     if plan.suffix == ".json":
         if quick or out:
             raise ConfigError(
                 f"{plan} is a result, of which the page is made: --quick and --out say "
                 "nothing to it. Leave them out, or name the plan."
             )
+        if runs:
+            _check_place(plan.stem, runs)
         result = _with_cards(plan, cards, key or [])
         result = _with_forecast(result, plan) if check else result
         _report(result, plan, page, method, runs)
@@ -122,11 +134,15 @@ def benchmark(
         return
     options.check_kept(runs)
     stored = (out or plan.parent) / f"{plan.stem}{'-quick' * quick}.json"
+    place = runs_folder(runs)
+    shown = None if url_of(place) else place  # what serve reads
+    if shown:
+        _check_place(stored.stem, shown)
     executor = find_executor(on)
     result = run_benchmark(
         wanted, stored, folder=runs, executor=executor, progress=_say
     )
-    _report(result, stored, page, method, runs_folder(runs))
+    _report(result, stored, page, method, shown)
 
 
 def _with_cards(stored: Path, cards: Path | None, keys: list[str]) -> "BenchmarkResult":
@@ -225,6 +241,23 @@ def _write_page(
     text = as_html(title, blocks) if is_html else as_markdown(title, blocks)
     write_output(page, text.encode())
     _say(f"Page: {page}")
+
+
+def _check_place(name: str, runs: Path) -> None:
+    """Refuse a place in which `privaudit serve` would not find a result."""
+    from privaudit.runs.own_files import HEADER
+    from privaudit.runs.store import url_of
+
+    if url := url_of(runs):
+        raise ConfigError(
+            f"The result was to be shown beside the runs at {url}, and `privaudit serve` "
+            "reads a folder. Give --runs a folder, or leave it out."
+        )
+    if (runs / name / HEADER).exists():
+        raise ConfigError(
+            f"The result was to be shown in {runs / name}, and a run lies there. Give "
+            f"--runs another folder, or {name} another name."
+        )
 
 
 def _show_beside_runs(result: "BenchmarkResult", name: str, runs: Path) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from privaudit.cli import options
 from privaudit.cli.printing import as_json, show, with_json
+from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from privaudit_tools.surrogate_clip.storage import Accuracies
@@ -65,6 +66,15 @@ def _say(line: object) -> None:
     typer.echo(line, err=as_json.get())
 
 
+def _refuse_both(steps: int | None, minutes: float | None) -> None:
+    """Refuse two lengths of one training."""
+    if steps is not None and minutes is not None:
+        raise ConfigError(
+            f"Training cannot take {steps} steps and {minutes:g} minutes at once. Give "
+            "one of --steps and --minutes."
+        )
+
+
 def _make_first(out: Path) -> None:
     """Make the folder before minutes are spent on what belongs into it."""
     from privaudit.core.storage import make_private_folder
@@ -100,6 +110,7 @@ def pretrain_tiny_llava(
         steps_within,
     )
 
+    _refuse_both(steps, minutes)
     _make_first(out)
     settings = TinyLlavaSettings(**options.given(steps=steps, seed=seed))
     if minutes is not None:
@@ -137,6 +148,7 @@ def pretrain_surrogate_clip(
     """
     from privaudit_tools.surrogate_clip.making import make_surrogate
 
+    _refuse_both(steps, minutes)
     _make_first(out)
     made = make_surrogate(
         dataset,

@@ -133,7 +133,14 @@ def _references(file: Path, captions: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the other captions of each caption's picture, where they are known."""
     if not file.exists():
         return [()] * len(captions)
-    rows = list(csv.reader(io.StringIO(read_bytes(file).decode(errors="replace"))))
+    text = io.StringIO(read_bytes(file).decode(errors="replace"))
+    try:
+        rows = [row for row in csv.reader(text, strict=True) if row]
+    except csv.Error as error:
+        raise DatasetError(
+            f"{file} is no list of commas: {error}. A caption with a quotation mark has "
+            "it twice, between two more. Get it again."
+        ) from None
     pictures: dict[str, list[str]] = {}
     holders: dict[str, set[str]] = {}
     for row in rows[1:]:

@@ -4,6 +4,7 @@ Source: Lu, Mishra, Xia, Qiu, Chang, Zhu, Tafjord, Clark, Kalyan, "Learn to expl
 multimodal reasoning via thought chains for science question answering", NeurIPS 2022.
 """
 
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -83,6 +84,14 @@ def _pictured(
     split = read_checked(path / "pid_splits.json", SPLIT)
     parts = (("train", split["train"]), ("val", split["val"]), ("test", split["test"]))
     listed = [(part, pid) for part, pids in parts for pid in pids]
+    again = [
+        pid for pid, times in Counter(pid for _, pid in listed).items() if times > 1
+    ]
+    if again:
+        raise DatasetError(
+            f"{path / 'pid_splits.json'} names the question {again[0]} more than once, and "
+            "a record is in one part. Get it again."
+        )
     gone = next((pid for _, pid in listed if pid not in problems), None)
     if gone is not None:
         raise DatasetError(

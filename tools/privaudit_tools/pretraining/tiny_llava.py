@@ -28,6 +28,7 @@ from torch.nn.functional import (
     softplus,
 )
 
+from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import FixedSeed
 from privaudit.datasets.scenes.drawing import (
     COLOURS,
@@ -243,21 +244,28 @@ def pretrain(
 def steps_within(minutes: float, settings: TinyLlavaSettings) -> int:
     """Estimate how many steps fit into a time, from a few steps on this machine.
 
-    At least one; the image tower's own steps come first.
+    The image tower's own steps come first.
 
     Args:
         minutes: Time for all of pretraining, above 0.
         settings: How to pretrain; its number of steps does not matter.
 
     Raises:
-        ConfigError: When the time is not above 0.
+        ConfigError: The time is not above 0, or too short for the image tower's steps
+            and one more.
     """
     require_time(minutes)
     model = starting_model(settings)
     trial = replace(settings, looking=TRIAL_STEPS, steps=TRIAL_STEPS)
     looking = settings.looking * seconds_a_step(_look(model, trial))
     speaking = seconds_a_step(_train(model, trial))
-    return max(1, int((60 * minutes - looking) / speaking))
+    if (steps := int((60 * minutes - looking) / speaking)) < 1:
+        raise ConfigError(
+            f"Pretraining for {minutes:g} minutes is impossible: the image tower's "
+            f"{settings.looking} steps, which come first, take {looking / 60:.1f}. Give "
+            "more minutes, or a number of steps."
+        )
+    return steps
 
 
 def starting_model(settings: TinyLlavaSettings) -> Model:

@@ -2,26 +2,20 @@
 
 import hashlib
 import importlib.metadata
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from safetensors.torch import save
-from torch import Tensor
 
 from privaudit.core.devices import CPU, chosen_device
 from privaudit.core.errors import ConfigError
-from privaudit.core.storage import make_private_folder, storage_errors, write_bytes
+from privaudit.core.storage import make_private_folder, write_bytes
 from privaudit.datasets.dataset import Dataset, FeatureBank
-from privaudit.datasets.records import TokenSequences
 from privaudit.datasets.sources import load_dataset
 from privaudit.models.frozen_model import weights_hash
-from privaudit.models.hugging_face import loading_errors
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.transformers.text_writer import load_language
@@ -41,8 +35,12 @@ from privaudit_tools.projector.projector_folder import (
     ProjectorSettings,
 )
 from privaudit_tools.surrogate_clip.making import checked, public_part
-from privaudit_tools.surrogate_clip.public_split import PublicRecords, unseen_records
-from privaudit_tools.weight_files import write_description
+from privaudit_tools.surrogate_clip.public_split import (
+    PublicRecords,
+    contents,
+    unseen_records,
+)
+from privaudit_tools.weight_files import save_pretrained, write_description
 
 TEMPLATE = "{image}{question}"
 _COMPARED = 200  # unseen records that the losses are measured on
@@ -123,6 +121,7 @@ def captioner_on(
         losses=_losses(language, write, dataset, public, learned),
         log=learned.log,
         public_indices=tuple(public.indices.tolist()),
+        public_contents=contents(dataset, public),
     )
     return save_captioner(out, described, learned.projector, model, tokenizer)
 
@@ -145,7 +144,7 @@ def _losses(
     public: PublicRecords,
     learned: Learned,
 ) -> Losses:
-    chosen: Int[Tensor, " n"] = unseen_records(dataset, public)[:_COMPARED]
+    chosen = unseen_records(dataset, public, _COMPARED)
     words = write([dataset.dialogues[int(i)] for i in chosen])
     embeddings = _bank(dataset).embeddings[chosen]
     own, other = (
@@ -153,18 +152,12 @@ def _losses(
             caption_loss(
                 language,
                 learned.projector(given.to(language.device)),
-                _on(words, language),
+                words.to(language.device),
             )
         )
         for given in (embeddings, embeddings.roll(1, dims=0))
     )
     return Losses(len(chosen), own, other)
-
-
-def _on(words: TokenSequences, language: StackedLanguageModel) -> TokenSequences:
-    return TokenSequences(
-        words.ids.to(language.device), words.kinds.to(language.device)
-    )
 
 
 def save_captioner(
@@ -185,19 +178,15 @@ def save_captioner(
     """
     make_private_folder(out)
     content = save(dict(projector.cpu().state_dict()))
+    where, what = out / LANGUAGE, "language model"
     described = replace(
         description,
+        readers_hash=save_pretrained(where, what, model.to(CPU), words),
         sha256=hashlib.sha256(content).hexdigest(),
         language_hash=weights_hash(model),
         threads=torch.get_num_threads(),
         versions={name: importlib.metadata.version(name) for name in _VERSIONS},
     )
-    with storage_errors(out), tempfile.TemporaryDirectory(dir=out) as unfinished:
-        with loading_errors("language model", str(out)):
-            model.to(CPU).save_pretrained(unfinished)
-            words.save_pretrained(unfinished)
-        shutil.rmtree(out / LANGUAGE, ignore_errors=True)
-        shutil.copytree(unfinished, out / LANGUAGE)
     write_bytes(out / WEIGHTS, content)
     write_description(FILE, out, described)
     return described

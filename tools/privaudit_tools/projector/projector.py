@@ -157,7 +157,4 @@ class _Learning:
     def _loss(self, rows: Tensor) -> Tensor:
         device = self._language.device
         tokens = self._projector(self._inputs[rows].to(device))
-        ids, kinds = self._words.ids[rows], self._words.kinds[rows]
-        return caption_loss(
-            self._language, tokens, TokenSequences(ids.to(device), kinds.to(device))
-        )
+        return caption_loss(self._language, tokens, self._words[rows].to(device))

@@ -12,6 +12,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import MOST
 from privaudit.models.frozen_model import weights_hash
 from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
 from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_template
@@ -19,13 +20,18 @@ from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.registry import ModelRequest
 from privaudit.models.transformers.text_writer import load_language
 from privaudit.models.weight_files import check_hash
-from privaudit_tools.weight_files import DescriptionFile, read_weights
+from privaudit_tools.weight_files import (
+    DescriptionFile,
+    check_shapes,
+    read_weights,
+    readers_hash,
+)
 
 WEIGHTS, DESCRIPTION, LANGUAGE = "projector.safetensors", "projector.json", "language"
 _REMEDY = "Restore the whole folder as it was written."
 
 
-@options(frozen=True)
+@options(frozen=True, config={"extra": "forbid"})
 class ProjectorSettings:
     """How to learn a projector.
 
@@ -35,7 +41,7 @@ class ProjectorSettings:
         weight_decay: Of AdamW, on the map's matrix.
     """
 
-    parts: Annotated[int, Field(ge=1)] = 4
+    parts: Annotated[int, Field(ge=1, le=MOST)] = 4
     steps: Annotated[int, Field(ge=1)] = 200
     batch: Annotated[int, Field(ge=1)] = 32
     learning_rate: Annotated[float, Field(gt=0)] = 2e-3
@@ -110,6 +116,8 @@ class ProjectorDescription:
         public_split: The split it has seen; None where a share was drawn.
         losses: On records that it has not seen.
         public_indices: The records that it has seen; no client may own them.
+        public_contents: SHA-256 of each; None of an earlier version.
+        readers_hash: Of the model's other files; None of an earlier version.
     """
 
     sha256: str
@@ -119,19 +127,21 @@ class ProjectorDescription:
     public_split: str | None
     settings: ProjectorSettings
     template: str
-    bank_width: Annotated[int, Field(ge=1)]
+    bank_width: Annotated[int, Field(ge=1, le=MOST)]
     threads: int
     versions: dict[str, str]
     losses: Losses
     log: tuple[ProjectorLogLine, ...]
-    public_indices: tuple[int, ...]
+    public_indices: tuple[Annotated[int, Field(ge=0)], ...]
+    public_contents: tuple[str, ...] | None = None
+    readers_hash: str | None = None
 
 
 FILE = DescriptionFile(
     DESCRIPTION,
     ProjectorDescription,
     what="captioner",
-    command="projector",
+    command="projector --language FOLDER --dataset NAME",
     again="learn the projector",
 )
 
@@ -198,11 +208,17 @@ def load_captioner(request: ModelRequest) -> CaptioningVLM:
     model, tokenizer = load_language(str(folder / LANGUAGE))
     digest = weights_hash(model)
     check_hash(folder / LANGUAGE, digest, described.language_hash, _REMEDY)
+    if described.readers_hash is not None:
+        found = readers_hash(folder / LANGUAGE)
+        check_hash(folder / LANGUAGE, found, described.readers_hash, _REMEDY)
     model = model.to(device, request.dtype)
     language = StackedLanguageModel(model, tokenizer, request.targets)
     parts = described.settings.parts
+    with torch.device("meta"):  # no memory for weights
+        announced = Projector(described.bank_width, parts, language.width).state_dict()
+    check_shapes(folder / DESCRIPTION, announced, stored := load(content), _REMEDY)
     projector = Projector(described.bank_width, parts, language.width)
-    projector.load_state_dict(load(content))
+    projector.load_state_dict(stored)
     projector = projector.requires_grad_(False).to(device)
     prompt = described.template
     if request.template is not None:
@@ -216,5 +232,6 @@ def load_captioner(request: ModelRequest) -> CaptioningVLM:
         both.hexdigest(),
     )
     made.public_indices = described.public_indices
+    made.public_contents = described.public_contents
     made.data_hash = described.data_hash
     return made

@@ -247,7 +247,7 @@ def _framing(page: Page, title: str = "") -> Page:
         page(served, request)
         named = title or " · ".join(request.path_params.values())
         query = f"?{request.url.query}" if request.url.query else ""
-        address = f"{quote(request.url.path)}/page{query}"
+        address = f"{quote(request.scope['path'])}/page{query}"
         return pages.page_of(served, "frame", title=named, page=address)  # of no rights
 
     return frame

@@ -183,7 +183,9 @@ class ServedRuns:
     def _stamp(self, name: str, scenario: str) -> tuple[Any, ...]:
         run = self.folder / name
         audit = run / "audits" / scenario
-        files = [run / one for one in (HEADER, "privacy.json", "ledger.npz")]
+        files = [
+            run / one for one in (HEADER, "metrics.jsonl", "privacy.json", "ledger.npz")
+        ]
         return tuple(map(_file_stamp, [*files, audit / AUDIT, audit / SCORES]))
 
 
@@ -406,9 +408,10 @@ def tradeoff_page(
     scenarios = _common(one.scenario for one in useful)
     scenario = scenario if scenario in scenarios else next(iter(scenarios), "")
     useful = [one for one in useful if one.scenario == scenario]
-    sets = _common(map(_data_of, useful))
+    names = _data_names(useful)
+    sets = _common(names)
     data = data if data in sets else next(iter(sets), "")
-    useful = [one for one in useful if _data_of(one) == data]
+    useful = [one for one, name in zip(useful, names, strict=True) if name == data]
     known = sorted({_trainer(one) for one in useful})
     chosen = [name for name in known if name in trainers] or known
     shown = [one for one in useful if _trainer(one) in chosen]
@@ -431,9 +434,19 @@ def _common(names: Iterator[str] | Any) -> list[str]:
     return [name for name, _ in Counter[str](names).most_common()]
 
 
-def _data_of(one: ServedAudit) -> str:
-    audit = _audit(one)
-    return f"{audit.run.config.dataset}: {audit.measured_utility.metric}"
+def _data_names(audits: Sequence[ServedAudit]) -> list[str]:
+    """Return each one's data set and metric, told apart where data sets share a name."""
+    runs = [_audit(one).run for one in audits]
+    sets = {(run.config.dataset, run.header["data_hash"]) for run in runs}
+    shared = Counter(name for name, _ in sets)
+    names = []
+    for one, run in zip(audits, runs, strict=True):
+        name, config = run.config.dataset, run.config
+        if shared[name] > 1:
+            marks = (config.data, config.classes, run.header["data_hash"][:8])
+            name += f" ({', '.join(str(mark) for mark in marks if mark)})"
+        names.append(f"{name}: {_audit(one).measured_utility.metric}")
+    return names
 
 
 def _trainer(one: ServedAudit) -> str:

@@ -18,6 +18,7 @@ from privaudit.datasets.dataset import VALIDATION, Dataset, FeatureBank
 from privaudit.datasets.sources import load_dataset
 from privaudit_tools.surrogate_clip.public_split import (
     PublicRecords,
+    contents,
     drawn_records,
     unseen_records,
     validation_records,
@@ -25,7 +26,6 @@ from privaudit_tools.surrogate_clip.public_split import (
 from privaudit_tools.surrogate_clip.storage import (
     FILE,
     WEIGHTS,
-    Accuracies,
     BankShape,
     ResNetShape,
     SurrogateDescription,
@@ -84,7 +84,7 @@ def make_surrogate(
         steps = steps_within(minutes, dataset, public, shape, how)
         how = replace(how, steps=steps)
     done = pretrain(dataset, public, shape, how, progress)
-    return _keep(done, dataset, public, dataset_name, out)
+    return save_surrogate(done, dataset, public, dataset_name, out)
 
 
 def public_part(
@@ -132,14 +132,6 @@ def _image_shape(
     return BankShape(dataset.images.embeddings.shape[1])
 
 
-def _keep(
-    done: Pretrained, dataset: Dataset, public: PublicRecords, name: str, out: Path
-) -> SurrogateDescription:
-    model = promptable(f"surrogate:{out}", done.model, done.tokenizer, done.shape)
-    accuracies = measure(model, dataset, unseen_records(dataset, public))
-    return save_surrogate(done, dataset, public, accuracies, name, out)
-
-
 def checked(kind: type[Options], fields: Mapping[str, Any]) -> Options:
     """Build options from their fields.
 
@@ -153,23 +145,18 @@ def checked(kind: type[Options], fields: Mapping[str, Any]) -> Options:
 
 
 def save_surrogate(
-    done: Pretrained,
-    dataset: Dataset,
-    public: PublicRecords,
-    accuracies: Accuracies,
-    name: str,
-    out: Path,
+    done: Pretrained, dataset: Dataset, public: PublicRecords, name: str, out: Path
 ) -> SurrogateDescription:
     """Write a surrogate to a folder: ``surrogate-clip.safetensors`` and ``.json``.
 
     Args:
         done: What was trained.
         dataset: On which.
-        public: On which of its records.
-        accuracies: What it reaches.
+        public: On which of its records; accuracies are measured on others.
         name: The data set's.
         out: Folder; made if missing, for its owner only.
     """
+    model = promptable(f"surrogate:{out}", done.model, done.tokenizer, done.shape)
     make_private_folder(out)
     state = done.model.state_dict()
     content = save({key: value.contiguous() for key, value in state.items()})
@@ -184,11 +171,12 @@ def save_surrogate(
         settings=done.settings,
         threads=torch.get_num_threads(),
         versions={name: importlib.metadata.version(name) for name in _VERSIONS},
-        accuracies=accuracies,
+        accuracies=measure(model, dataset, unseen_records(dataset, public)),
         log=tuple(done.log),
         context_length=done.tokenizer.context_length,
         vocabulary=done.tokenizer.vocabulary,
         public_indices=tuple(public.indices.tolist()),
+        public_contents=contents(dataset, public),
     )
     write_bytes(out / WEIGHTS, content)
     write_description(FILE, out, description)

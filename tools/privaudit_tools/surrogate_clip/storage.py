@@ -14,13 +14,14 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import MOST
 from privaudit.models.clip.picture_preparation import PicturePreparation, Pictures
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.text_tower import Tokenizer
 from privaudit.models.clip.word_tokenizer import WordTokenizer
 from privaudit.models.hugging_face import import_open_clip
 from privaudit.models.registry import ModelRequest
-from privaudit_tools.weight_files import DescriptionFile, read_weights
+from privaudit_tools.weight_files import DescriptionFile, check_shapes, read_weights
 
 Model: TypeAlias = Any  # open_clip.CustomTextCLIP, which comes without types
 
@@ -32,11 +33,11 @@ _MEAN, _DEVIATION = 0.5, 0.25
 class BankShape:
     """Embeddings that another image tower made take the image tower's place."""
 
-    width: Annotated[int, Field(ge=1)]
+    width: Annotated[int, Field(ge=1, le=MOST)]
     kind: Literal["bank"] = "bank"
 
 
-@options(frozen=True)
+@options(frozen=True, config={"extra": "forbid"})
 class ResNetShape:
     """open_clip's ModifiedResNet, small, with a stem that keeps small pictures whole.
 
@@ -51,9 +52,9 @@ class ResNetShape:
             pool, 1 its first stride as well.
     """
 
-    size: Annotated[int, Field(ge=8)] = 32
-    width: Annotated[int, Field(ge=2, multiple_of=2)] = 16
-    blocks: Annotated[int, Field(ge=1)] = 1
+    size: Annotated[int, Field(ge=8, le=MOST)] = 32
+    width: Annotated[int, Field(ge=2, le=MOST, multiple_of=2)] = 16
+    blocks: Annotated[int, Field(ge=1, le=100)] = 1
     stem: Literal[1, 2, 4] = 1
     kind: Literal["resnet"] = "resnet"
 
@@ -78,10 +79,17 @@ class SurrogateShape:
     """
 
     image: Annotated[BankShape | ResNetShape, Field(discriminator="kind")]
-    dim: Annotated[int, Field(ge=2)] = 128
-    text_width: Annotated[int, Field(ge=4)] = 64
-    text_layers: Annotated[int, Field(ge=1)] = 2
+    dim: Annotated[int, Field(ge=2, le=MOST)] = 128
+    text_width: Annotated[int, Field(ge=4, le=MOST)] = 64
+    text_layers: Annotated[int, Field(ge=1, le=100)] = 2
     text_heads: Annotated[int, Field(ge=1)] = 4
+
+    def __post_init__(self) -> None:
+        if self.text_width % self.text_heads:
+            raise ConfigError(
+                f"A text tower of width {self.text_width} has no {self.text_heads} heads "
+                "of one size. Use a number that divides the width."
+            )
 
 
 class BankProjection(nn.Module):
@@ -181,7 +189,7 @@ def _keep_resolution(tower: Any, shape: ResNetShape) -> None:
 WEIGHTS, DESCRIPTION = "surrogate-clip.safetensors", "surrogate-clip.json"
 
 
-@options(frozen=True)
+@options(frozen=True, config={"extra": "forbid"})
 class TextSettings:
     """How often texts are what.
 
@@ -203,7 +211,7 @@ class TextSettings:
     longest: Annotated[int, Field(ge=1, le=16)] = 16
 
 
-@options(frozen=True)
+@options(frozen=True, config={"extra": "forbid"})
 class VariationSettings:
     """How public records are varied.
 
@@ -219,7 +227,7 @@ class VariationSettings:
     shift: Annotated[float, Field(ge=0, lt=1)] = 0.125
 
 
-@options(frozen=True)
+@options(frozen=True, config={"extra": "forbid"})
 class SurrogateSettings:
     """How to pretrain.
 
@@ -299,6 +307,7 @@ class SurrogateDescription:
         template: Hand-written prompt of the data set.
         public_split: The split it has seen; None where ``settings`` drew a share.
         public_indices: The records that it has seen; no client may own them.
+        public_contents: SHA-256 of each; None of an earlier version.
         shape: How it is built.
         settings: How it was trained.
         threads: That torch trained with.
@@ -321,9 +330,10 @@ class SurrogateDescription:
     versions: dict[str, str]
     accuracies: Accuracies
     log: tuple[SurrogateLogLine, ...]
-    context_length: Annotated[int, Field(ge=1)]
+    context_length: Annotated[int, Field(ge=1, le=MOST)]
     vocabulary: tuple[str, ...]
-    public_indices: tuple[int, ...]
+    public_indices: tuple[Annotated[int, Field(ge=0)], ...]
+    public_contents: tuple[str, ...] | None = None
 
 
 FILE = DescriptionFile(
@@ -342,11 +352,16 @@ def load_surrogate(request: ModelRequest) -> PromptableCLIP:
     remedy = "Restore both files from one pretraining run."
     content = read_weights(folder / WEIGHTS, description.sha256, remedy)
     shape, length = description.shape, description.context_length
-    model = build_model(shape, len(description.vocabulary), length)
-    model.load_state_dict(load(content))
+    sizes, stored = (len(description.vocabulary), length), load(content)
+    with torch.device("meta"):  # no memory for weights
+        announced = build_model(shape, *sizes).state_dict()
+    check_shapes(folder / DESCRIPTION, announced, stored, remedy)
+    model = build_model(shape, *sizes)
+    model.load_state_dict(stored)
     tokenizer = WordTokenizer(description.vocabulary, length)
     model = model.to(request.device)
     made = promptable(f"surrogate:{folder}", model, tokenizer, shape)
     made.public_indices = description.public_indices
+    made.public_contents = description.public_contents
     made.data_hash = description.data_hash
     return made

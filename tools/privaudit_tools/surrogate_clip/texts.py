@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from privaudit.models.clip.promptable_clip import spoken
 from privaudit.models.clip.text_tower import TextTower, prompt_tokens
 from privaudit.models.clip.word_tokenizer import WordTokenizer, pieces, vocabulary_of
 from privaudit_tools.surrogate_clip.storage import TextSettings
@@ -35,7 +36,7 @@ TEMPLATES = (
     "the {}.",
     "{}.",
 )
-_ROOM = 24  # tokens beside the class name: 16 of a context, start, end and full stop
+ROOM = 24  # tokens beside the class name: 16 of a context, start, end and full stop
 _SMALLEST, _LARGEST = 0.005, 0.1
 
 
@@ -44,11 +45,6 @@ class TemplateTexts(NamedTuple):
 
     embedded: Float[Tensor, "classes length width"]
     ends: Int[Tensor, " classes"]
-
-
-def spoken(name: str) -> str:
-    """Return a class name as prompts say it."""
-    return name.replace("_", " ")
 
 
 def make_tokenizer(class_names: Sequence[str]) -> WordTokenizer:
@@ -60,7 +56,7 @@ def make_tokenizer(class_names: Sequence[str]) -> WordTokenizer:
     vocabulary = vocabulary_of([" ".join(pieces(text)) for text in texts])
     tokenizer = WordTokenizer(vocabulary, 1)
     longest = max(len(tokenizer.encode(spoken(name))) for name in class_names)
-    return WordTokenizer(vocabulary, longest + _ROOM)
+    return WordTokenizer(vocabulary, longest + ROOM)
 
 
 class TrainingTexts:
