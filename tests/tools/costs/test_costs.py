@@ -73,12 +73,16 @@ def test_flops_grow_with_the_epochs(run: Run) -> None:
     assert measure_round(twice).flops == 2 * once.flops > 0
 
 
-def test_the_counter_counts_a_product_forwards_and_backwards() -> None:
-    """What the figure rests on: 2 n m k, and twice that for the gradients of both."""
-    a, b = torch.ones(3, 5, requires_grad=True), torch.ones(5, 7, requires_grad=True)
-    with FlopCounterMode(display=False) as counter:
-        (a @ b).sum().backward()
-    assert counter.get_total_flops() == 3 * 2 * 3 * 5 * 7
+@pytest.mark.parametrize(
+    ("trainer", "learned"), [("prompt-fedper", 1024), ("fedotp", 2048), ("coop", 1024)]
+)
+def test_what_a_client_keeps_is_trained_too(
+    trainer: str, learned: int, tmp_path: Path
+) -> None:
+    """FedPer sends half of a prompt, and FedOTP one of two; CoOp sends nothing."""
+    small = {"clients": 2, "shots": 4, "rounds": 1, "tested": 4, "seed": 1}
+    run = train(trainer, folder=tmp_path, settings={"epochs": 1}, **small)
+    assert measure_round(run).learned == learned
 
 
 def test_attention_is_counted_by_hand() -> None:
@@ -142,6 +146,15 @@ def test_the_probe_computes_as_this_process(
         measure_costs(run)
     assert settings[1] == (torch.device("cpu"), (20 * 2**30, True), True)
     assert [Path(command[-2]) for command in handed] == [run.path] * 2
+    assert handed[0][1] == "-P"  # what lies in the working folder is not imported
+
+
+def test_a_probe_that_takes_too_long_says_what_to_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("privaudit_tools.costs.costs.PROBE_SECONDS", 0.01)
+    with pytest.raises(ConfigError, match=r"more than 0\.01 s\. Leave .* --no-probe"):
+        measure_costs(run)
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path, cli: Cli) -> None:

@@ -30,6 +30,23 @@ def test_one_model_on_one_mixture_does_not_vary() -> None:
     assert found.ratio.value == 1
 
 
+@pytest.mark.parametrize(
+    ("tests", "right", "says"),
+    [(10, 10, "needs 50 test"), (60, 60, "all right"), (60, 59, "")],
+)
+def test_few_records_and_all_right_leave_the_spread_open(
+    tests: int, right: int, says: str
+) -> None:
+    scores = np.zeros((2, 2 * tests))
+    scores[0, :right] = scores[1, tests : tests + right] = 1
+    found = fairness_of(scores, np.repeat(np.eye(2), tests, axis=1), "accuracy")
+    assert says in found.spread.unresolved
+    assert bool(found.spread.unresolved) == bool(says)
+    assert found.ratio is not None
+    if right == tests:  # two intervals at 97.5 %: lower ends by hand, upper ones 1
+        assert found.ratio.low == pytest.approx((0.025 / 2) ** (1 / tests))
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.01, 0.1])
 @pytest.mark.parametrize("shared", [False, True])
 def test_intervals_cover_as_often_as_they_say(spread: float, shared: bool) -> None:
