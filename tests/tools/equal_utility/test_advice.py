@@ -1,12 +1,14 @@
 """Sentences to act on: made results in which each holds alone, and some where none does."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from privaudit_tools.equal_utility.advice import advice
+from privaudit_tools.equal_utility.advice import _earlier, advice
 from privaudit_tools.equal_utility.benchmark import BenchmarkResult, Seal
 from privaudit_tools.equal_utility.choosing import choose
+from privaudit_tools.equal_utility.curve import Measured
 from privaudit_tools.equal_utility.document import as_markdown
 from privaudit_tools.equal_utility.outcomes import Look, RunRecord
 from privaudit_tools.equal_utility.page import blocks_of
@@ -23,6 +25,7 @@ PLAN = BenchmarkPlan.model_validate(
     }
 )
 Numbers = tuple[float, float]  # utility and leak
+PROVED = {"proved": 8.0}  # epsilon by row
 EVEN: dict[str, Numbers] = {
     "none": (0.80, 0.50), "first": (0.85, 0.60), "last": (0.90, 0.70),
     "other": (0.85, 0.60), "proved": (0.85, 0.60),
@@ -64,9 +67,9 @@ def run(
 
     named = {"first": 1, "last": 4} if row == "stopping" else {row: 10}
     looks = [look(name, rounds) for name, rounds in named.items()]
-    certified = {"server": 8.0 if row == "proved" else None}
     return RunRecord(row=row, setting=setting, seed=seed, run=f"{row}-{seed}",
-                     looks=looks, certified=certified)  # fmt: skip
+                     looks=looks, certified={"server": PROVED.get(row)}, delta=1e-5,
+                     unit=f"one {'client' if row == 'other' else 'record'}")  # fmt: skip
 
 
 def test_a_method_below_the_curve_is_named_with_its_condition() -> None:
@@ -94,8 +97,20 @@ def test_a_proof_that_costs_little_is_named_with_its_epsilon() -> None:
     assert said.startswith(
         "If all attacks have to be bounded, train by proved (as given)"
     )
-    assert "certified ε 8 against the server" in said
+    assert "certified ε 8 against the server (one record, δ 1e-5), and" in said
     assert "0.050 [0.042, 0.058] above no training (n = 5, p < 0.001)" in said
+
+
+def test_proofs_of_other_units_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of a client stands beside that of a record, though it is worth less."""
+    monkeypatch.setitem(PROVED, "other", 30.0)
+    record, client, *_ = told(other=(0.83, 0.57))
+    assert "train by proved (as given): certified ε 8 against" in record
+    assert (
+        "by other (as given): certified ε 30 against the server (one client" in client
+    )
 
 
 def test_proofs_without_use_are_advised_against() -> None:
@@ -110,6 +125,27 @@ def test_an_earlier_stop_is_named_where_it_costs_little() -> None:
     said = told(first=(0.895, 0.60))
     assert any(s.startswith("Stop promptfl after round 1 and not 4: ") for s in said)
     assert not any(s.startswith("Stop") for s in told(first=(0.875, 0.60)))
+
+
+def test_an_earlier_stop_is_the_best_of_all_that_were_looked_at() -> None:
+    """One of three passes alone, at p = 0.03; which of them was not asked before."""
+    seeds = PLAN.evaluation_seeds
+
+    def knot(utility: float, leak: float, spread: float = 0.0) -> Measured:
+        leaks = {s: leak + spread * (n - 2) for n, s in enumerate(seeds)}
+        return Measured(dict.fromkeys(seeds, utility), leaks)
+
+    none, last, good, bad = (
+        knot(0.8, 0.5), knot(0.9, 0.7), knot(0.9, 0.66, 0.018), knot(0.8, 0.6),
+    )  # fmt: skip
+    judged = made(0.002, {}).judged
+    for early, count in (([good], 1), ([good, bad, bad], 0)):
+        reference = {"stops": (*range(1, len(early) + 1), 9)}
+        plan = PLAN.model_copy(
+            update={"reference": PLAN.reference.model_copy(update=reference)}
+        )
+        held = replace(judged, measured=(none, *early, last))
+        assert len([*_earlier(plan, held, "accuracy")]) == count
 
 
 def test_a_method_above_the_curve_is_advised_against() -> None:

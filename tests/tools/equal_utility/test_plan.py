@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.federation.trainer import TRAINERS
 from privaudit.runs.config import make_config
 from privaudit_tools.equal_utility.benchmark import entries_of
@@ -44,12 +44,13 @@ def test_the_committed_plan_has_every_trainer_of_its_task_and_valid_runs() -> No
 
 def test_a_knob_is_a_parameter_or_else_a_run_setting() -> None:
     methods = [*GIVEN["methods"], {
-        "label": "b", "trainer": "promptfl", "knob": "shots", "values": [8],
+        "label": "b", "trainer": "promptfl", "knob": "shots", "values": ["none", 8],
     }]  # fmt: skip
     plan = BenchmarkPlan.model_validate(GIVEN | {"methods": methods})
     found = {(e.row, e.setting): e.run for e in entries_of(plan, [1])}
     assert found["a", "epochs 2"].settings == {"epochs": 2}
     assert found["b", "shots 8"].fields == {"shots": 8, "seed": 1}
+    assert found["b", "shots none"].fields == {"shots": None, "seed": 1}
     assert found["curve", ""].fields == {"rounds": 2, "seed": 1}
 
 
@@ -62,11 +63,45 @@ def test_a_knob_is_a_parameter_or_else_a_run_setting() -> None:
         ({"methods": GIVEN["methods"] * 2}, "the labels hold none, a more than once"),
         ({"reference": GIVEN["reference"] | {"stops": [2, 1]}}, "do not rise"),
         ({"methods": [{"label": "b", "trainer": "c", "knob": "d"}]}, "has a knob or"),
+        (
+            {
+                "methods": [
+                    {"label": "b", "trainer": "c", "knob": "seed", "values": [1]}
+                ]
+            },
+            "the knob of 'b' is no setting: seed",
+        ),
+        (
+            {
+                "methods": [
+                    {"label": "b", "trainer": "c", "knob": "d", "values": [1, 1]}
+                ]
+            },
+            "the values of 'b' hold 1 more than once",
+        ),
     ],
 )
 def test_what_is_no_plan_is_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         BenchmarkPlan.model_validate(GIVEN | changes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"measured_rounds": 1}, "curve.*: utility is needed after round 1, and is"),
+        ({"secure_aggregation": "masked"}, "masked sums are one view after the last"),
+        ({"data": "{seed}.csv"}, r"what is not there: 2\.csv \(data\)"),
+    ],
+)
+def test_what_training_would_end_in_is_refused_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "1.csv").touch()
+    plan = BenchmarkPlan.model_validate(GIVEN | {"fields": fields})
+    with pytest.raises(PrivauditError, match=says):
+        entries_of(plan, [1, 2])
 
 
 def test_a_file_that_is_no_plan_says_where(tmp_path: Path) -> None:
@@ -93,5 +128,8 @@ def test_quick_takes_what_the_plan_says() -> None:
     assert plan.digest != plan.quickly.digest
     with pytest.raises(ConfigError, match=r"No attack is called 'x'\..* lira, "):
         entries_of(plan.model_copy(update={"attacks": ("x",)}), [1])
+    alone = BenchmarkPlan.model_validate(GIVEN | {"quick": quick | {"methods": ["a"]}})
+    with pytest.raises(ConfigError, match=r"What --quick takes .* begins with one row"):
+        _ = alone.quickly
     with pytest.raises(ValueError, match="quick names 'b'"):
         BenchmarkPlan.model_validate(GIVEN | {"quick": quick | {"methods": ["b"]}})
