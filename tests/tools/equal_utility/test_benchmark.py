@@ -13,6 +13,7 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.formatting import write_time
 from privaudit.evaluation.sweep_runs import SweepRun
 from privaudit.execution.executors import HERE
+from privaudit.runs.config import make_config
 from privaudit.statistics.comparisons import holm
 from privaudit.statistics.estimate import mean_with_t
 from privaudit_tools.benchmarks import benchmark_stability
@@ -164,43 +165,20 @@ def test_rows_stand_where_they_were_put(result: BenchmarkResult) -> None:
     assert rows["useless"].p is None
     assert len(judged.separated) == 3
     none, *stops = judged.measured
-    found = [
-        (row.standing.p_useful, standing(
-            row.choice.measured(row.runs, EVALUATION, "local"), none, stops
-        ).p_useful)
-        for row in judged.rows
-        if row.standing
-    ]  # fmt: skip
-    adjusted, alone = zip(*found, strict=True)
-    assert adjusted == pytest.approx(holm(alone), rel=1e-12)
-    assert max(alone) < 1
-
-
-def test_rows_and_curve_are_of_one_utility_which_the_page_names(
-    result: BenchmarkResult,
-) -> None:
-    plan = PLAN.model_copy(update={"utility": "all"})
-    seal = result.seal.model_copy(update={"choices": choose(plan, result.runs)})
-    found = result.model_copy(update={"plan": plan, "seal": seal})
-    for one, half in zip(result.judged.rows, found.judged.rows, strict=True):
-        assert half.utility.value == pytest.approx(one.utility.value / 2)
-    assert found.judged.knots[0].utility.value == pytest.approx(0.4, abs=0.002)
-    assert "| method | setting | all classes |" in page_of(found)
-    axes = plane(found.judged, plan.measured).axes[0]
-    assert axes.get_xlabel() == "accuracy on all classes"
+    trained = [(row, row.standing) for row in judged.rows if row.standing]
+    alone = [
+        standing(row.choice.measured(row.runs, EVALUATION, "local"), none, stops)
+        for row, _ in trained
+    ]
+    adjusted = holm([one.p_useful for one in alone])
+    assert [found.p_useful for _, found in trained] == pytest.approx(adjusted)
 
 
 def test_what_is_all_the_same_is_not_told_apart() -> None:
-    runs = [
-        run.model_copy(update={"row": row, "setting": "as given"})
-        for row in ("same", "beyond")
-        for run in all_runs(TUNING + EVALUATION)
-        if run.row == "same"
-    ]
-    others = [
-        r for r in all_runs(TUNING + EVALUATION) if r.row not in ("same", "beyond")
-    ]
-    runs = [*others, *runs]
+    given = all_runs(TUNING + EVALUATION)
+    same = [run for run in given if run.row == "same"]
+    runs = [run for run in given if run.row != "beyond"]
+    runs += [run.model_copy(update={"row": "beyond"}) for run in same]
     tuned = [run for run in runs if run.seed in TUNING]
     separated = judge(PLAN, choose(PLAN, tuned), runs).separated
     assert frozenset(("same", "beyond")) not in separated
@@ -296,10 +274,8 @@ def make(stored: Path, plan: BenchmarkPlan = PLAN) -> BenchmarkResult:
 def test_the_chosen_settings_alone_meet_evaluation_seeds(
     tmp_path: Path, work: Made
 ) -> None:
-    stored = tmp_path / "out" / "small.json"
-    stored.parent.mkdir(mode=0o755)
+    stored = tmp_path / "small.json"
     found = make(stored)
-    assert stored.parent.stat().st_mode & 0o777 == 0o755
     assert {one for one in work if one[0] == "good" and one[2] in EVALUATION} == {
         ("good", "epochs 1", seed) for seed in EVALUATION
     }
@@ -349,42 +325,41 @@ def test_another_plan_is_refused_where_one_was_sealed(
 ) -> None:
     stored = tmp_path / "small.json"
     make(stored)
-    seal_path(stored).with_name("other.seal.json").write_text("{}")
+    stored.with_name("other.json").write_text("{}")  # somebody's, and no result
+    work.clear()
     with pytest.raises(ConfigError, match="is not what `privaudit benchmark` writes"):
         make(stored.with_name("other.json"))
-    work.clear()
-    theirs = tmp_path / "theirs.json"
-    theirs.write_text("{}")
-    with pytest.raises(ConfigError, match="is not what `privaudit benchmark` writes"):
-        make(theirs)
-    assert (theirs.read_text(), work) == ("{}", {})
+    assert not work
     other = PLAN.model_copy(update={"evaluation_seeds": (7, 8, 9)})
     with pytest.raises(ConfigError, match=r"was sealed on .* for another plan"):
         make(stored, other)
 
 
 @pytest.mark.parametrize(
-    ("place", "changed", "says"),
+    ("changes", "says"),
     [
-        (("plan", "evaluation_seeds"), [3, 4, 5], "the plan is not the one that was"),
-        (("runs", 0, "seed"), 99, r"does not name the seeds \[99\] of runs"),
-        (("runs", 0, "looks"), [], "'early stopping', seed 1, lacks a look"),
-        (("runs", 0, "looks", 0, "utility"), {}, "seed 1, lacks its utility"),
-        (("seal", "choices"), None, "not every stop of the curve was chosen for"),
-        (("seal", "choices", "rows"), [], "nothing was chosen for 'none'"),
+        (
+            {"plan": PLAN.model_copy(update={"evaluation_seeds": (3, 4, 5)})},
+            "was sealed",
+        ),
+        (
+            {"runs": [made_up("same", "as given", 99)]},
+            r"does not name the seeds \[99\]",
+        ),
+        ({"runs": [RunRecord(row="same", setting="as given", seed=3)]}, "lacks a look"),
+        (
+            {"seal": Seal(on="", digest=PLAN.digest, evaluation_seeds=())},
+            "not every stop",
+        ),
     ],
 )
-def test_a_result_that_is_not_of_its_seal_or_lacks_a_number_is_refused(
-    tmp_path: Path, result: BenchmarkResult, place: Any, changed: Any, says: str
+def test_what_is_not_of_its_seal_or_lacks_numbers_is_no_result(
+    tmp_path: Path, result: BenchmarkResult, changes: dict[str, Any], says: str
 ) -> None:
-    contents = part = result.model_dump(mode="json")
-    for key in place[:-1]:
-        part = part[key]
-    part[place[-1]] = changed
-    path = tmp_path / "small.json"
-    path.write_text(json.dumps(contents))
+    stored = tmp_path / "small.json"
+    stored.write_text(result.model_copy(update=changes).model_dump_json())
     with pytest.raises(ConfigError, match=says):
-        read_result(path)
+        read_result(stored)
 
 
 def test_a_cost_has_the_dearest_setting_and_every_look(
@@ -396,15 +371,13 @@ def test_a_cost_has_the_dearest_setting_and_every_look(
         return float(run.settings.get("epochs", 0)), False
 
     monkeypatch.setattr(forecast, "_timed", timed)
-    shadows = PLAN.model_copy(update={"shadows": 5, "fields": {"rounds": 10}})
-    cost = module.cost_of(shadows, print)
-    tuned, evaluated = 2 * (1 + 2), 4 * 2  # epochs; good alone has any
-    assert (cost.runs, cost.training) == (38, 10.0 * (tuned + evaluated))
-    assert cost.attacks == 2 * 5 * (tuned + evaluated)
-    dear = {"settings": {"epochs": 1}, "stops": (1, 2, 4)}
-    curve = {"reference": PLAN.reference.model_copy(update=dear)}
-    more = module.cost_of(shadows.model_copy(update=curve), print)
-    assert more.attacks - cost.attacks == 3 * 5 * (2 + 4)
+    fields = {"settings": {"epochs": 1}, "stops": (1, 2, 4)}
+    changes = {"shadows": 5, "reference": PLAN.reference.model_copy(update=fields)}
+    cost = module.cost_of(PLAN.model_copy(update=changes), print)
+    curve, good = 2 + 4, 2 * (1 + 2) + 4 * 2  # epochs of both kinds of seeds
+    rounds = make_config("prompt-fedper").rounds
+    assert (cost.runs, cost.training) == (38, 4 * curve + rounds * good)
+    assert cost.attacks == 5 * (3 * curve + 2 * good)
 
 
 def text_of(page: Path, cli: Cli, *asked: Any) -> str:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from privaudit.core.errors import ConfigError, PrivauditError
+from privaudit.core.errors import ConfigError
 from privaudit.federation.trainer import TRAINERS
 from privaudit.runs.config import make_config
 from privaudit_tools.equal_utility.benchmark import entries_of
@@ -21,6 +21,7 @@ GIVEN: dict[str, Any] = {
         {"label": "a", "trainer": "promptfl", "knob": "epochs", "values": [1, 2]},
     ],
 }
+KNOB = {"label": "b", "trainer": "c", "knob": "d"}
 
 
 def test_the_committed_plan_has_every_trainer_of_its_task_and_valid_runs() -> None:
@@ -32,10 +33,6 @@ def test_the_committed_plan_has_every_trainer_of_its_task_and_valid_runs() -> No
         if not TRAINERS.package_of(name) and make_config(name).task == "classification"
     }
     assert named == classifying
-    for chosen in (plan, plan.quickly):
-        seeds = (chosen.tuning_seeds[0], chosen.evaluation_seeds[-1])
-        runs = entries_of(chosen, seeds)
-        assert len({entry.run.short_hash for entry in runs}) >= len(runs) - 2
     assert not set(plan.quickly.evaluation_seeds) & set(plan.evaluation_seeds)
     assert {len(m.values) for m in plan.methods} == {0, 4}
     assert len(plan.evaluation_seeds) == 10
@@ -62,46 +59,16 @@ def test_a_knob_is_a_parameter_or_else_a_run_setting() -> None:
         ({"methods": GIVEN["methods"][1:]}, "begins with one row .* there are 0"),
         ({"methods": GIVEN["methods"] * 2}, "the labels hold none, a more than once"),
         ({"reference": GIVEN["reference"] | {"stops": [2, 1]}}, "do not rise"),
-        ({"methods": [{"label": "b", "trainer": "c", "knob": "d"}]}, "has a knob or"),
-        (
-            {
-                "methods": [
-                    {"label": "b", "trainer": "c", "knob": "seed", "values": [1]}
-                ]
-            },
-            "the knob of 'b' is no setting: seed",
-        ),
-        (
-            {
-                "methods": [
-                    {"label": "b", "trainer": "c", "knob": "d", "values": [1, 1]}
-                ]
-            },
-            "the values of 'b' hold 1 more than once",
-        ),
+        ({"methods": [KNOB]}, "has a knob or"),
+        ({"methods": [KNOB | {"knob": "seed", "values": [1]}]}, "is no setting: seed"),
+        ({"methods": [KNOB | {"values": [1, 1]}]}, "of 'b' hold 1 more than once"),
+        ({"fields": {"measured_rounds": 1}}, "utility is needed after round 1, and"),
+        ({"fields": {"secure_aggregation": "masked"}}, "masked sums are one view"),
     ],
 )
 def test_what_is_no_plan_is_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        BenchmarkPlan.model_validate(GIVEN | changes)
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"measured_rounds": 1}, "curve.*: utility is needed after round 1, and is"),
-        ({"secure_aggregation": "masked"}, "masked sums are one view after the last"),
-        ({"data": "{seed}.csv"}, r"what is not there: 2\.csv \(data\)"),
-    ],
-)
-def test_what_training_would_end_in_is_refused_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], says: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "1.csv").touch()
-    plan = BenchmarkPlan.model_validate(GIVEN | {"fields": fields})
-    with pytest.raises(PrivauditError, match=says):
-        entries_of(plan, [1, 2])
+        entries_of(BenchmarkPlan.model_validate(GIVEN | changes), [1])
 
 
 def test_a_file_that_is_no_plan_says_where(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from privaudit import Auditor, train
 from privaudit.core.errors import ConfigError
+from privaudit.runs.config import make_config
 from privaudit.runs.run import Run
 from privaudit_tools.equal_utility.benchmark import entries_of
 from privaudit_tools.equal_utility.outcomes import Question, perform, scores_of
@@ -44,14 +45,10 @@ def test_a_stopped_run_is_the_shorter_training(tmp_path: Path) -> None:
     assert [m.round for m in stopped.transcript] == [
         m.round for m in short.transcript if m.kind != "release"
     ]
-
-
-def test_nothing_is_stopped_outside_of_its_rounds(tmp_path: Path) -> None:
-    run = trained(tmp_path, 2)
-    assert StoppedRun.of(run, 2) is run
+    assert StoppedRun.of(short, 2) is short
     for rounds in (0, 3):
         with pytest.raises(ConfigError, match="Name rounds from 1 to that"):
-            StoppedRun.of(run, rounds)
+            StoppedRun.of(short, rounds)
 
 
 def test_a_run_is_attacked_once_and_keeps_the_answer(
@@ -82,12 +79,9 @@ def test_a_run_is_attacked_once_and_keeps_the_answer(
     assert first.at(1).utility["local"] == line["local_accuracy"]
 
 
-def test_a_masked_run_is_one_view_and_has_one_look(tmp_path: Path) -> None:
-    run = train(
-        "promptfl", folder=tmp_path, rounds=2, epochs=1, clients=3, shots=8,
-        secure_aggregation="masked", seed=1,
-    )  # fmt: skip
-    assert Question("server-reconstruct", 0, (1,)).rounds(run.config) == [2]
+def test_a_masked_run_is_one_view_and_has_one_look() -> None:
+    config = make_config("promptfl", rounds=2, secure_aggregation="masked")
+    assert Question("server-reconstruct", 0, (1,)).rounds(config) == [2]
 
 
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
