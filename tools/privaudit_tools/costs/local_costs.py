@@ -35,7 +35,8 @@ class LocalCosts:
         peak_bytes: Most resident memory while a process trains the client for one
             round, with libraries, model and the encoded records.
         idle_bytes: Resident memory before it trains.
-        learned: Numbers that the round trains: of what is sent, and of what is kept.
+        learned: Numbers that the run's first round trains: of what is sent, and of what
+            is kept. pFedMoAP's gate has no experts yet, and is not among them.
     """
 
     client: str

@@ -104,11 +104,8 @@ class BenchmarkResult(BaseModel):
             raise ValueError(f"nothing was chosen for {plan.untrained.label!r}")
         for choice in (*choices.stops, *choices.rows):
             for run in choice.of(self.runs, named):
-                missing = {choice.after, choice.rounds} - {
-                    0,
-                    *(x.rounds for x in run.looks),
-                }
-                if not run.looks or missing:
+                looked = {look.rounds for look in run.looks}
+                if not looked or not {choice.after, choice.rounds} <= {0, *looked}:
                     raise ValueError(
                         f"a run of {run.row!r}, seed {run.seed}, lacks a look"
                     )
@@ -240,13 +237,10 @@ def cost_of(plan: BenchmarkPlan, progress: Say) -> Cost:
     """
     tuning = entries_of(plan, plan.tuning_seeds)
     runs = [entry.run for entry in tuning]
+    configs = (make_config(run.trainer, run.settings, **run.fields) for run in runs)
     looks = [
-        len(
-            e.question.rounds(
-                make_config(e.run.trainer, e.run.settings, **e.run.fields)
-            )
-        )
-        for e in tuning
+        len(entry.question.rounds(config))
+        for entry, config in zip(tuning, configs, strict=True)
     ]
     costs = forecasts(runs, plan.shadows, looks=looks, progress=progress)
     dearest: dict[str, Cost] = {}
