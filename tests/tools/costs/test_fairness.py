@@ -14,12 +14,6 @@ def test_means_weigh_each_clients_mixture_by_hand() -> None:
     assert found.ratio.n == (3,)  # the last record is nobody's
 
 
-def test_nobody_right_has_no_ratio() -> None:
-    found = fairness_of(np.zeros((3, 20)), np.ones((3, 20)), "accuracy")
-    assert found.ratio is None
-    assert found.spread.value == 0
-
-
 def test_one_model_on_one_mixture_does_not_vary() -> None:
     right = np.random.default_rng(0).random(300) < 0.8
     scores = np.repeat(right[None].astype(float), 5, axis=0)
@@ -28,6 +22,21 @@ def test_one_model_on_one_mixture_does_not_vary() -> None:
     assert found.spread.high < 1e-4
     assert found.ratio is not None
     assert found.ratio.value == 1
+
+
+@pytest.mark.parametrize(
+    ("tests", "right", "says"),
+    [(10, 1.0, "needs 50 "), (60, 1.0, "has all right"), (60, 0.0, "or all wrong")],
+)
+def test_few_records_or_all_right_or_wrong_leave_the_spread_open(
+    tests: int, right: float, says: str
+) -> None:
+    mix = np.repeat(np.eye(2), tests, axis=1)
+    found = fairness_of(np.full((2, 2 * tests), right), mix, "accuracy")
+    assert says in found.spread.unresolved
+    assert found.spread.value == 0
+    low = found.ratio and found.ratio.low  # none where nobody has any right
+    assert low == (pytest.approx((0.05 / 4) ** (1 / tests)) if right else None)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.01, 0.1])

@@ -8,7 +8,7 @@ from privaudit.core.errors import UnknownNameError
 from privaudit.evaluation.sweep_runs import SweepRun
 from privaudit.federation.masked_sum import SECURE_SUMS
 from privaudit_tools.costs import forecast as module
-from privaudit_tools.costs.forecast import forecast
+from privaudit_tools.costs.forecast import forecast, forecasts
 
 
 def run(trainer: str = "promptfl", seed: int = 1, **settings: Any) -> SweepRun:
@@ -41,17 +41,18 @@ def test_shadows_of_clients_with_a_state_replay_all_rounds(timed: list[str]) -> 
     assert forecast([run("dp-fpl")], shadows=5).attacks == 100.0
     assert forecast([run("dp-fpl")], shadows=5, attacked=1).attacks == 50.0
     assert forecast([run("dp-fpl")], shadows=5, attacked=9).attacks == 100.0
-    assert forecast([run("dp-fpl")], shadows=5, looks=2).attacks == 200.0
+    (twice,) = forecasts([run("dp-fpl")], shadows=5, looks=[2])
+    assert twice.attacks == 200.0
 
 
 def test_what_costs_the_same_is_timed_once(timed: list[str]) -> None:
     rates = [run(learning_rate=rate) for rate in (0.1, 0.2)]
-    private = [run("dp-fpl", epsilon=1.0), run("dp-fpl")]
+    private = [run("dp-fpl", epsilon=one) for one in (1.0, 0.4, None)]  # None: no noise
     said: list[str] = []
-    forecast([*rates, run(epochs=5), *private], progress=said.append)
-    assert timed == ["promptfl 1", "promptfl 1", "dp-fpl 1"]
-    assert said[-1] == "3/3 timed: dp-fpl 1, 2s a round"
-    assert len(said) == 3
+    forecast([*rates, run(epochs=5), *private, run("dp-fpl")], progress=said.append)
+    assert timed == ["promptfl 1", "promptfl 1", "dp-fpl 1", "dp-fpl 1"]
+    assert said[-1] == "4/4 timed: dp-fpl 1, 2s a round"
+    assert len(said) == 4
 
 
 def test_nothing_is_timed_where_a_protocol_is_not_installed(

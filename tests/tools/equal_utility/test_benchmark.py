@@ -11,9 +11,13 @@ from markupsafe import escape
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.formatting import write_time
+from privaudit.evaluation.sweep_runs import SweepRun
 from privaudit.execution.executors import HERE
+from privaudit.runs.config import make_config
+from privaudit.statistics.comparisons import holm
 from privaudit.statistics.estimate import mean_with_t
 from privaudit_tools.benchmarks import benchmark_stability
+from privaudit_tools.costs import forecast
 from privaudit_tools.costs.forecast import Cost
 from privaudit_tools.equal_utility import benchmark as module
 from privaudit_tools.equal_utility.benchmark import (
@@ -24,6 +28,7 @@ from privaudit_tools.equal_utility.benchmark import (
     seal_path,
 )
 from privaudit_tools.equal_utility.choosing import choose
+from privaudit_tools.equal_utility.curve import standing
 from privaudit_tools.equal_utility.document import as_html, as_markdown
 from privaudit_tools.equal_utility.figure import plane
 from privaudit_tools.equal_utility.judging import judge
@@ -72,8 +77,8 @@ MEANS = {
 
 
 def look(rounds: int, utility: float, leak: float) -> Look:
-    leaks = {"weak": 0.5, "strong": leak}
-    return Look(rounds=rounds, utility={"local": utility, "all": utility}, leaks=leaks)
+    leaks, found = {"weak": 0.5, "strong": leak}, {"local": utility, "all": utility / 2}
+    return Look(rounds=rounds, utility=found, leaks=leaks)
 
 
 def made_up(row: str, setting: str, seed: int) -> RunRecord:
@@ -87,6 +92,7 @@ def made_up(row: str, setting: str, seed: int) -> RunRecord:
     return RunRecord(
         row=row, setting=setting, seed=seed, run=f"{row}-{seed}", looks=looks,
         certified={"server": 8.0, "released": None}, megabytes=0.5, seconds=2.0,
+        unit="one client, replace-one", delta=1e-5,
     )  # fmt: skip
 
 
@@ -157,30 +163,33 @@ def test_rows_stand_where_they_were_put(result: BenchmarkResult) -> None:
     assert p is not None
     assert p < 0.01
     assert rows["useless"].p is None
-    assert judged.groups == (("good",), ("beyond",), ("same",))
+    assert len(judged.separated) == 3
+    none, *stops = judged.measured
+    trained = [(row, row.standing) for row in judged.rows if row.standing]
+    alone = [
+        standing(row.choice.measured(row.runs, EVALUATION, "local"), none, stops)
+        for row, _ in trained
+    ]
+    adjusted = holm([one.p_useful for one in alone])
+    assert [found.p_useful for _, found in trained] == pytest.approx(adjusted)
 
 
-def test_what_is_all_the_same_is_one_group() -> None:
-    runs = [
-        run.model_copy(update={"row": row, "setting": "as given"})
-        for row in ("same", "beyond")
-        for run in all_runs(TUNING + EVALUATION)
-        if run.row == "same"
-    ]
-    others = [
-        r for r in all_runs(TUNING + EVALUATION) if r.row not in ("same", "beyond")
-    ]
-    runs = [*others, *runs]
+def test_what_is_all_the_same_is_not_told_apart() -> None:
+    given = all_runs(TUNING + EVALUATION)
+    same = [run for run in given if run.row == "same"]
+    runs = [run for run in given if run.row != "beyond"]
+    runs += [run.model_copy(update={"row": "beyond"}) for run in same]
     tuned = [run for run in runs if run.seed in TUNING]
-    groups = judge(PLAN, choose(PLAN, tuned), runs).groups
-    assert ("same", "beyond") in groups
+    separated = judge(PLAN, choose(PLAN, tuned), runs).separated
+    assert frozenset(("same", "beyond")) not in separated
+    assert frozenset(("same", "good")) in separated
 
 
 def test_ranks_are_ranges_that_tests_leave_open(result: BenchmarkResult) -> None:
     """By hand: a is told from c, and b from neither."""
     judged = result.judged
     names = [row.method.label for row in judged.rows if row.p is not None]
-    found = replace(judged, groups=(tuple(names[:2]), tuple(names[1:])))
+    found = replace(judged, separated=frozenset({frozenset((names[0], names[2]))}))
     ranks = [_rank(found, row) for row in judged.rows]
     assert ranks == ["1 to 2", "1 to 3", "2 to 3", "", ""]
 
@@ -230,28 +239,30 @@ def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -
     assert more.startswith(f"beyond (as given) {start}at least 0.0")
     assert "Not told from early stopping, which is no proof of equality: same." in text
     assert "its end is a bound for: beyond." in text
+    assert "| 8, -, -, - (one client, replace-one, δ 1e-5) |" in text
+    assert "make these runs repeatable, not private." in text
     assert "so not ranked: useless." in text
     assert "0.200 [-0.048, 0.448]" in text
     assert "the attacks that tuning seeds chose" in text
     assert len(plane(result.judged).axes[0].containers) == 4
 
 
+Made = dict[tuple[str, str, int], Question]
+
+
 @pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
-    """Make runs up, and collect which."""
-    made: list[tuple[str, str, int]] = []
+def work(monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Make runs up, and collect which, with what was asked of each."""
+    made: Made = {}
 
     def perform(_: Any, entries: Any) -> list[RunRecord]:
-        asked = [(e.row, e.setting, e.run.fields["seed"]) for e in entries]
-        made.extend(asked)
+        asked = {(e.row, e.setting, e.run.fields["seed"]): e.question for e in entries}
+        made.update(asked)
         return [made_up(*one) for one in asked]
 
     monkeypatch.setattr(module._Work, "perform", perform)
     monkeypatch.setattr(module, "_tpr", lambda *_: {})
     return made
-
-
-Made = list[tuple[str, str, int]]
 
 
 def make(stored: Path, plan: BenchmarkPlan = PLAN) -> BenchmarkResult:
@@ -272,22 +283,13 @@ def test_the_chosen_settings_alone_meet_evaluation_seeds(
 
 
 def test_evaluation_seeds_meet_the_chosen_attacks_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, work: Made
 ) -> None:
-    asked: dict[tuple[str, int], Question] = {}
-
-    def perform(_: Any, entries: Any) -> list[RunRecord]:
-        keys = [(e.row, e.setting, e.run.fields["seed"]) for e in entries]
-        asked.update({(e.row, e.run.fields["seed"]): e.question for e in entries})
-        return [made_up(*key) for key in keys]
-
-    monkeypatch.setattr(module._Work, "perform", perform)
-    monkeypatch.setattr(module, "_tpr", lambda *_: {})
     make(tmp_path / "small.json")
-    assert not any(asked["good", seed].chosen for seed in TUNING)
+    assert not any(asked.chosen for (*_, seed), asked in work.items() if seed in TUNING)
     for seed in EVALUATION:
-        assert asked["good", seed].chosen == ((1, "strong"),)
-        stops = asked["early stopping", seed].chosen
+        assert work["good", "epochs 1", seed].chosen == ((1, "strong"),)
+        stops = work["early stopping", "", seed].chosen
         assert stops == ((1, "strong"), (4, "strong"))
 
 
@@ -323,12 +325,59 @@ def test_another_plan_is_refused_where_one_was_sealed(
 ) -> None:
     stored = tmp_path / "small.json"
     make(stored)
-    seal_path(stored).with_name("other.seal.json").write_text("{}")
+    stored.with_name("other.json").write_text("{}")  # somebody's, and no result
+    work.clear()
     with pytest.raises(ConfigError, match="is not what `privaudit benchmark` writes"):
         make(stored.with_name("other.json"))
+    assert not work
     other = PLAN.model_copy(update={"evaluation_seeds": (7, 8, 9)})
     with pytest.raises(ConfigError, match=r"was sealed on .* for another plan"):
         make(stored, other)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"plan": PLAN.model_copy(update={"evaluation_seeds": (3, 4, 5)})},
+            "was sealed",
+        ),
+        (
+            {"runs": [made_up("same", "as given", 99)]},
+            r"does not name the seeds \[99\]",
+        ),
+        ({"runs": [RunRecord(row="same", setting="as given", seed=3)]}, "lacks a look"),
+        (
+            {"seal": Seal(on="", digest=PLAN.digest, evaluation_seeds=())},
+            "not every stop",
+        ),
+    ],
+)
+def test_what_is_not_of_its_seal_or_lacks_numbers_is_no_result(
+    tmp_path: Path, result: BenchmarkResult, changes: dict[str, Any], says: str
+) -> None:
+    stored = tmp_path / "small.json"
+    stored.write_text(result.model_copy(update=changes).model_dump_json())
+    with pytest.raises(ConfigError, match=says):
+        read_result(stored)
+
+
+def test_a_cost_has_the_dearest_setting_and_every_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A round takes as many seconds as there are epochs; five shadows replay one."""
+
+    def timed(run: SweepRun, _: str) -> tuple[float, bool]:
+        return float(run.settings.get("epochs", 0)), False
+
+    monkeypatch.setattr(forecast, "_timed", timed)
+    fields = {"settings": {"epochs": 1}, "stops": (1, 2, 4)}
+    changes = {"shadows": 5, "reference": PLAN.reference.model_copy(update=fields)}
+    cost = module.cost_of(PLAN.model_copy(update=changes), print)
+    curve, good = 2 + 4, 2 * (1 + 2) + 4 * 2  # epochs of both kinds of seeds
+    rounds = make_config("prompt-fedper").rounds
+    assert (cost.runs, cost.training) == (38, 4 * curve + rounds * good)
+    assert cost.attacks == 5 * (3 * curve + 2 * good)
 
 
 def text_of(page: Path, cli: Cli, *asked: Any) -> str:

@@ -1,5 +1,3 @@
-from itertools import combinations
-
 import numpy as np
 import pytest
 from sklearn.isotonic import IsotonicRegression
@@ -8,7 +6,6 @@ from privaudit.core.errors import ConfigError
 from privaudit_tools.equal_utility.curve import (
     Measured,
     contrasts,
-    inseparable,
     isotonic,
     p_above_zero,
     p_of_zero,
@@ -108,20 +105,3 @@ def test_p_values_are_students() -> None:
     assert p_of_zero(values) == pytest.approx(ttest_1samp(values, 0).pvalue)
     above = ttest_1samp(values, 0, alternative="greater").pvalue
     assert p_above_zero(values) == pytest.approx(above)
-
-
-def test_groups_are_the_largest_without_a_separated_pair() -> None:
-    generator = np.random.default_rng(3)
-    names = "abcdef"
-    for _ in range(20):
-        pairs = list(combinations(names, 2))
-        separated = {frozenset(p) for p in pairs if generator.random() < 0.4}
-        free = [
-            set(some)
-            for size in range(1, 7)
-            for some in combinations(names, size)
-            if not any(frozenset(p) in separated for p in combinations(some, 2))
-        ]
-        largest = [one for one in free if not any(one < other for other in free)]
-        found = inseparable(names, separated)
-        assert sorted(map(sorted, found)) == sorted(map(sorted, largest))

@@ -11,6 +11,7 @@ from privaudit import Auditor, train
 from privaudit.auditing.stored_audit import save_audit
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
 from privaudit.report.export import export_public
+from privaudit_tools.equal_utility import submissions as module
 from privaudit_tools.equal_utility.benchmark import BenchmarkResult, read_result
 from privaudit_tools.equal_utility.page import blocks_of
 from privaudit_tools.equal_utility.plan import BenchmarkPlan
@@ -72,12 +73,14 @@ def test_a_card_of_the_task_is_verified_and_added(
     exported: Path, tmp_path: Path, cli: Cli, result: BenchmarkResult
 ) -> None:
     stored = tmp_path / "small.json"
-    told = result.model_copy(update={"plan": OURS})
+    seal = result.seal.model_copy(update={"digest": OURS.digest})
+    told = result.model_copy(update={"plan": OURS, "seal": seal})
     stored.write_text(told.model_dump_json())
     cli.done("benchmark", stored, "--cards", exported.parent)
     (added,) = read_result(stored).cards
     assert added.trainer == "promptfl"
     assert 0 < added.utility <= 1
+    assert added.guarantee == "one record, add/remove-one, δ 1e-5"
     cli.done("benchmark", stored)
     assert read_result(stored).cards == (added,)
     said = cli.refused("benchmark", tmp_path / "plan.toml", "--cards", exported)
@@ -97,14 +100,18 @@ def test_a_card_of_another_task_is_refused(
 
 
 def test_cards_that_are_changed_or_copied_or_of_nobody_are_refused(
-    exported: Path, tmp_path: Path
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(MissingFileError, match=r"There is no card\.json in"):
         read_submissions(tmp_path, OURS, [])
     for name in ("one", "two"):
         shutil.copytree(exported, tmp_path / name)
-    with pytest.raises(ConfigError, match="is there more than once"):
+    # As if exported on two days: the files differ, and the run is one.
+    monkeypatch.setattr(module, "read_bytes", lambda path: str(path).encode())
+    with pytest.raises(ConfigError, match="a run counts once"):
         read_submissions(tmp_path, OURS, [])
+    with pytest.raises(ConfigError, match="Add cards to a plan of utility = 'local'"):
+        read_submissions(tmp_path, OURS.model_copy(update={"utility": "all"}), [])
     with pytest.raises(PrivauditError, match="not by"):
         read_submissions(tmp_path / "one", OURS, ["0" * 64])
     path = tmp_path / "one" / "card.json"

@@ -236,7 +236,7 @@ def _write_page(
         blocks = blocks_of(result, command, where)
         if not is_html:
             write_figure(
-                plane(result.judged, plan.measure), picture, "plane", plan.title
+                plane(result.judged, plan.measured), picture, "plane", plan.title
             )
     text = as_html(title, blocks) if is_html else as_markdown(title, blocks)
     write_output(page, text.encode())

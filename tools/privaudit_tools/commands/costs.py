@@ -61,11 +61,12 @@ def _lines_of_costs(found: "Costs") -> list[str]:
         if not found.seen_every_round:
             said += " (not measured after every round)"
         rows.append((f"target {found.target:g}", said))
-    rows += [
-        (f"{fair.metric}, sd of clients", f"{fair.spread} test records"),
-        ("worst to best client", f"{fair.lowest:.3f} to {fair.highest:.3f}"),
-    ]
-    if fair.ratio is not None:
+    if fair is not None:
+        rows += [
+            (f"{fair.metric}, sd of clients", f"{fair.spread} test records"),
+            ("worst to best client", f"{fair.lowest:.3f} to {fair.highest:.3f}"),
+        ]
+    if fair is not None and fair.ratio is not None:
         said = f"{fair.ratio} test records, {fair.clients} clients"
         rows.append(("their ratio", said))
     return [f"  {what:26s} {said}" for what, said in rows + _local_rows(found)]

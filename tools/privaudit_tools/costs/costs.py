@@ -13,6 +13,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import to_plain
 from privaudit.execution.jobs import computing_here
 from privaudit.federation.transcript import PUBLIC, UPLOAD_KINDS, bytes_sent
+from privaudit.recording.owner import chosen_owner
 from privaudit.runs.run import Run
 from privaudit.runs.utility import measure_tests
 from privaudit_tools.costs.fairness import Fairness, fairness_of
@@ -38,7 +39,7 @@ class Costs:
         seen_every_round: Whether utility was measured after each round until then; if
             not, the target may have been reached earlier.
         target: Of local accuracy, or of what is measured in its place.
-        fairness: Between clients.
+        fairness: Between clients; None of a recorded federation without its owner.
         local: What one client's round takes; None if it was not measured.
     """
 
@@ -52,7 +53,7 @@ class Costs:
     rounds_to_target: int | None
     seen_every_round: bool
     target: float | None
-    fairness: Fairness
+    fairness: Fairness | None
     local: LocalCosts | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def measure_costs(
     up, down = bytes_by["up"], bytes_by["down"]
     uploads = sum(message.kind in UPLOAD_KINDS for message in sent)
     reached = _reached(run.metrics, target)
-    clients = len(run.population.task.clients)
+    clients = len(run.truth.clients)
     query_counts = [line.get("model_queries") for line in run.metrics]
     return Costs(
         up_per_client=up / clients,
@@ -104,7 +105,7 @@ def measure_costs(
         rounds_to_target=reached,
         seen_every_round=_measured_until(run.metrics, reached),
         target=target,
-        fairness=measure_fairness(run),
+        fairness=None if run.origin and not chosen_owner() else measure_fairness(run),
         local=_probe(run) if probe and not run.origin else None,
     )
 
@@ -134,16 +135,24 @@ def _measured_until(metrics: list[dict[str, Any]], rounds: int | None) -> bool:
 
 def _probe(run: Run) -> LocalCosts:
     """Count one client's operations and memory in a process of its own."""
-    program = [sys.executable, "-m", "privaudit_tools.costs.local_costs"]
+    # -P: a file of the working folder is no module of this program.
+    program = [sys.executable, "-P", "-m", "privaudit_tools.costs.local_costs"]
     command = [*program, str(run.path), computing_here()]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise _not_repeated(run, f"it took more than {PROBE_SECONDS} s") from None
     if done.returncode:
         reason = done.stderr.strip().rpartition("\n")[2] or "it was killed"
-        raise ConfigError(
-            f"One client's round of {run.name} could not be run again: {reason}. "
-            "Leave the measurement out: --no-probe."
-        )
+        raise _not_repeated(run, reason)
     costs: Mapping[str, Any] = json.loads(done.stdout)
     return LocalCosts(**costs)
+
+
+def _not_repeated(run: Run, reason: str) -> ConfigError:
+    return ConfigError(
+        f"One client's round of {run.name} could not be run again: {reason}. "
+        "Leave the measurement out: --no-probe."
+    )

@@ -5,12 +5,19 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import brentq
-from scipy.special import ndtri
 
-from privaudit.statistics.estimate import Estimate, inflation, weighted_means
+from privaudit.statistics.estimate import (
+    Estimate,
+    clopper_pearson,
+    inflation,
+    needs,
+    unresolved,
+    weighted_means,
+)
 
 CONFIDENCE = 0.95
 DRAWS = 4000
+FEWEST = 50  # of a client's test records: with 20 the spread's intervals miss 15 %
 Scores = Float[np.ndarray, "clients tests"]
 
 
@@ -20,7 +27,9 @@ class Fairness:
 
     Attributes:
         metric: What is measured.
-        spread: Standard deviation over clients, without what chance adds to it.
+        spread: Standard deviation over clients, without what chance adds to it;
+            unresolved where a client has few test records, or all right or all wrong:
+            its mean is then not normal.
         lowest: Of the client that does worst.
         highest: Of the one that does best.
         ratio: Lowest over highest; None if nobody gets anything right.
@@ -50,8 +59,17 @@ def fairness_of(scores: Scores, mix: Scores, metric: str) -> Fairness:
     tests = int((mix > 0).any(axis=0).sum())
     covariance = influence @ influence.T * inflation(tests)
     high = float(means.max())
-    ratio = _ratio(means, covariance, tests) if high > 0 else None
+    # Kish's: how many records of equal weight would say as much.
+    counts = mix.sum(axis=1) ** 2 / (mix**2).sum(axis=1)
+    ratio = _ratio(means, counts, tests) if high > 0 else None
     spread = _spread(means, covariance, tests)
+    why = (
+        "a client has all right, or all wrong" if means.min() == 0 or high == 1 else ""
+    )
+    if counts.min() < FEWEST:
+        why = needs(FEWEST, "test records of each client", int(counts.min()))
+    if why:
+        spread = unresolved(why, (tests,), spread.method, CONFIDENCE, spread.value)
     return Fairness(metric, spread, float(means.min()), high, ratio, len(means))
 
 
@@ -90,15 +108,21 @@ def _spread(
 
 def _ratio(
     means: Float[np.ndarray, " clients"],
-    covariance: Float[np.ndarray, "clients clients"],
+    counts: Float[np.ndarray, " clients"],
     tests: int,
 ) -> Estimate:
-    """Return worst over best, inside what intervals for all clients at once allow."""
-    quantile = ndtri(1 - (1 - CONFIDENCE) / (2 * len(means)))
-    half = quantile * np.sqrt(np.diag(covariance))
-    lower, upper = np.clip(means - half, 0, 1), np.clip(means + half, 0, 1)
+    """Return worst over best, inside what intervals for all clients at once allow.
+
+    Of scores between 0 and 1 too: none varies more than right and wrong of that mean.
+    """
+    each = 1 - (1 - CONFIDENCE) / len(means)
+    bounds = [
+        clopper_pearson(np.array([mean * count]), float(count), each)
+        for mean, count in zip(means, counts, strict=True)
+    ]
+    lower, upper = np.hstack(bounds)
     value = float(means.min() / means.max())
     low = float(lower.min() / upper.max())
     high = min(1.0, float(upper.min() / max(lower.max(), 1e-12)))
-    method = "simultaneous normal intervals over test records, Bonferroni"
+    method = "simultaneous Clopper-Pearson intervals over test records, Bonferroni"
     return Estimate(value, low, max(high, value), (tests,), method, CONFIDENCE)

@@ -1,5 +1,6 @@
 """What a sweep will cost, before it runs: rounds x clients x a timed step."""
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from privaudit.runs.training import train
 
 _TIMED = 2  # rounds, of which the later is timed: the first encodes and compiles
 # Not of a round's time: how many there are, and numbers that a round multiplies by.
+# Whether there is one counts: a noiseless round may clip no record apart.
 _FREE = {"seed", "rounds", "epsilon", "delta", "clip_norm", "mu", "momentum"}
 
 
@@ -46,10 +48,30 @@ def forecast(
     runs: Sequence[SweepRun],
     shadows: int = 0,
     attacked: int | Literal["all"] = "all",
-    looks: int = 1,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Cost:
-    """Return what runs will cost, from one timed round of each kind of them.
+    """Return what runs will cost together, each attacked once: see :func:`forecasts`."""
+    return total(forecasts(runs, shadows, attacked, progress=progress))
+
+
+def total(costs: Sequence[Cost]) -> Cost:
+    """Return the sum of costs."""
+    training, attacks = (
+        [one.training for one in costs],
+        [one.attacks for one in costs],
+    )
+    runs = sum(one.runs for one in costs)
+    return Cost(runs, math.fsum(training), math.fsum(attacks))
+
+
+def forecasts(
+    runs: Sequence[SweepRun],
+    shadows: int = 0,
+    attacked: int | Literal["all"] = "all",
+    looks: Sequence[int] = (),
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[Cost]:
+    """Return what each run will cost, from one timed round of each kind of them.
 
     Runs that are finished already count as if they were not.
 
@@ -58,7 +80,7 @@ def forecast(
         shadows: Models for each attacked client; those of clients without a state
             replay one round, and others all.
         attacked: How many of a run's clients get shadow models.
-        looks: How often a run is attacked.
+        looks: How often each run is attacked; once by default.
         progress: Called with a line after each kind.
 
     Raises:
@@ -74,16 +96,15 @@ def forecast(
             timed[key] = _timed(run, folder)
             round_ = write_time(timed[key][0])
             progress(f"{number}/{len(kinds)} timed: {run.label}, {round_} a round")
-    training = attacks = 0.0
-    for run in runs:
+    costs = []
+    for run, times in zip(runs, looks or [1] * len(runs), strict=True):
         seconds, replayed = timed[_key(run)]
         config = make_config(run.trainer, run.settings, **run.fields)
         clients = config.clients if attacked == "all" else attacked
         share = min(clients / config.clients, 1.0)
-        training += config.rounds * seconds
-        times = looks * shadows * share * (config.rounds if replayed else 1)
-        attacks += times * seconds
-    return Cost(len(runs), training, attacks)
+        replays = times * shadows * share * (config.rounds if replayed else 1)
+        costs.append(Cost(1, config.rounds * seconds, replays * seconds))
+    return costs
 
 
 def require_secure_sums(runs: Sequence[SweepRun]) -> None:
@@ -99,10 +120,11 @@ def require_secure_sums(runs: Sequence[SweepRun]) -> None:
 
 
 def _key(run: SweepRun) -> str:
-    """Return what a round's time depends on."""
-    settings = {n: v for n, v in run.settings.items() if not _is_free(n)}
-    fields = {n: v for n, v in run.fields.items() if not _is_free(n)}
-    return repr((run.trainer, sorted(settings.items()), sorted(fields.items())))
+    """Return what a round's time depends on: of a free number, whether it is None."""
+    config = make_config(run.trainer, run.settings, **run.fields)
+    named = {**config.settings, **run.fields}
+    kept = {n: v is None if _is_free(n) else v for n, v in named.items()}
+    return repr((run.trainer, sorted(kept.items())))
 
 
 def _is_free(name: str) -> bool:

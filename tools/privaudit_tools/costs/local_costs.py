@@ -9,12 +9,16 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.operations import count_operations
+from privaudit.core.tensors import Stacked
 from privaudit.execution.jobs import computing_as
 from privaudit.federation.rounds import Federation, run_round
 from privaudit.runs.run import Run, load_run
+from privaudit.tuning.optimiser import Optimiser
 
 KILOBYTES = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
 
@@ -31,7 +35,8 @@ class LocalCosts:
         peak_bytes: Most resident memory while a process trains the client for one
             round, with libraries, model and the encoded records.
         idle_bytes: Resident memory before it trains.
-        learned: Numbers that are trained.
+        learned: Numbers that the run's first round trains: of what is sent, and of what
+            is kept. pFedMoAP's gate has no experts yet, and is not among them.
     """
 
     client: str
@@ -56,19 +61,27 @@ def measure_round(run: Run) -> LocalCosts:
     client = max(members, key=lambda name: len(members[name]))
     shard = population.pick(members[client])
     federation = Federation.begin(trainer, population.task, {client: shard}, seeds)
-    states = federation.private_states(trainer, population.task, [client])
-    start = federation.server or states[client]
+    learned: dict[str, int] = {}
+    step = Optimiser.step
+
+    def counted(
+        self: Optimiser, parameters: Stacked, gradients: Stacked, *rest: Any
+    ) -> Any:
+        learned.update({name: parameters[name].numel() for name in gradients})
+        return step(self, parameters, gradients, *rest)
+
     idle = _forget_peak()
-    flops = count_operations(
-        lambda: run_round(trainer, population.task, [federation], 0)
-    )
+    with patch.object(Optimiser, "step", counted):
+        flops = count_operations(
+            lambda: run_round(trainer, population.task, [federation], 0)
+        )
     return LocalCosts(
         client=client,
         records=len(shard),
         flops=flops,
         peak_bytes=_peak(),
         idle_bytes=idle,
-        learned=sum(tensor.numel() for tensor in start.values()),
+        learned=sum(learned.values()),
     )
 
 

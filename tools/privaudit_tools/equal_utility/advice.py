@@ -24,7 +24,7 @@ WORTH = 0.02  # of utility: what a practitioner may give up, or would not miss
 
 
 def _number(estimate: Estimate) -> str:
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+    return f"{estimate:.3f}"
 
 
 def advice(result: BenchmarkResult, judged: Judged) -> list[str]:
@@ -36,8 +36,7 @@ def advice(result: BenchmarkResult, judged: Judged) -> list[str]:
     over its like.
     """
     plan = result.plan
-    curve, measure = plan.reference.label, plan.measure
-    measure += " on own classes" if plan.utility == "local" else ""
+    curve, measure = plan.reference.label, plan.measured
     gains = _gains(judged, plan.utility)
     found = [
         *_better(judged, curve, measure),
@@ -87,19 +86,21 @@ def _elsewhere(row: Row, judged: Judged) -> str:
     if row.others.high < untrained.others.low:
         return (
             ", if clients meet their own classes alone: on others' it reaches "
-            f"{_number(row.others)}, and no training {_number(untrained.others)}"
+            f"{_number(row.others)}, no training {_number(untrained.others)}"
         )
     return ""
 
 
 def _certified(gains: Sequence["_Gain"], judged: Judged, measure: str) -> Iterator[str]:
-    """Yield the certified method that is worth most above no training."""
+    """Yield the certified method that is worth most above no training, for each unit."""
     useful = [gain for gain in gains if gain.p < ALPHA and gain.over.value > 0]
-    if useful:
-        best = max(useful, key=lambda gain: gain.over.value)
+    useful.sort(key=lambda gain: -gain.over.value)
+    for guarantee in dict.fromkeys(gain.guarantee for gain in useful):
+        best = next(gain for gain in useful if gain.guarantee == guarantee)
+        of = f" ({guarantee})" if guarantee else ""
         yield (
             f"If all attacks have to be bounded, train by {_named(best.row)}: certified ε "
-            f"{best.epsilon:.3g} against the server, and {measure} "
+            f"{best.epsilon:.3g} against the server{of}, and {measure} "
             f"{_number(best.over)} above no training ({_counted(best.row, best.p)})"
             f"{_elsewhere(best.row, judged)}."
         )
@@ -121,12 +122,20 @@ def _costly(gains: Sequence["_Gain"], measure: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Gain:
-    """Utility of a certified row above no training, paired by seed, with Holm's p."""
+    """Utility of a certified row above no training, paired by seed, with Holm's p.
+
+    Attributes:
+        guarantee: Unit, neighbours and delta of the epsilon.
+    """
 
     row: Row
     epsilon: float
     values: Seeds
     p: float = 1.0
+
+    @property
+    def guarantee(self) -> str:
+        return self.row.runs[0].guarantee
 
     @property
     def over(self) -> Estimate:
@@ -153,16 +162,18 @@ def _earlier(plan: BenchmarkPlan, judged: Judged, measure: str) -> Iterator[str]
     """Yield the earliest stop that leaks less than the last one, and is worth as much."""
     stops, trainer = plan.reference.stops, plan.reference.trainer
     _untrained, *early, last = judged.measured
-    leaks = [_less(knot, last, "leak") for knot in early]
-    adjusted = holm([p_of_zero(leak) for leak in leaks])
-    for stop, knot, leak, p in zip(stops[:-1], early, leaks, adjusted, strict=True):
-        lost = _less(knot, last, "utility")
-        if p < ALPHA and leak.mean() > 0 and p_above_zero(WORTH - lost) < ALPHA:
+    both = [(_less(one, last, "leak"), _less(one, last, "utility")) for one in early]
+    # Both have to hold of a stop: its p is the larger.
+    adjusted = holm(
+        [max(p_of_zero(leak), p_above_zero(WORTH - lost)) for leak, lost in both]
+    )
+    for stop, (leak, lost), p in zip(stops[:-1], both, adjusted, strict=True):
+        if p < ALPHA and leak.mean() > 0:
             yield (
                 f"Stop {trainer} after round {stop} and not {stops[-1]}: its AUROC is "
-                f"{_number(mean_with_t(leak.tolist()))} lower (n = {len(leak)}, "
-                f"{_chance(p)}), and {measure} {_number(mean_with_t(lost.tolist()))} lower, "
-                f"by less than {WORTH} ({_chance(p_above_zero(WORTH - lost))})."
+                f"{_number(mean_with_t(leak.tolist()))} lower, and {measure} "
+                f"{_number(mean_with_t(lost.tolist()))} lower, by less than {WORTH} "
+                f"(n = {len(leak)}, {_chance(p)})."
             )
             return
 

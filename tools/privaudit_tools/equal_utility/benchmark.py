@@ -13,20 +13,23 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import ConfigError, UnknownNameError
-from privaudit.core.storage import make_private_folder, read_json, write_json
+from privaudit.core.parameters import first_problem
+from privaudit.core.storage import read_json, write_json
 from privaudit.evaluation.sweep_runs import SweepRun, perform_runs
 from privaudit.evaluation.tradeoff.plan import Cell
 from privaudit.execution.executors import warm_processes
 from privaudit.execution.jobs import Executor, use_threads
+from privaudit.runs.config import RunConfig, make_config
+from privaudit.runs.own_files import make_parent
 from privaudit.runs.run import load_run, runs_folder
 from privaudit.runs.training import usual_name
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import tpr_over_seeds
-from privaudit_tools.costs.forecast import Cost, forecast, require_secure_sums
+from privaudit_tools.costs.forecast import Cost, forecasts, require_secure_sums, total
 from privaudit_tools.equal_utility.choosing import Choices, choose
 from privaudit_tools.equal_utility.judging import Judged, judge
 from privaudit_tools.equal_utility.outcomes import (
@@ -84,6 +87,34 @@ class BenchmarkResult(BaseModel):
     forecast: Cost | None = None
     beyond: tuple[str, ...] | None = None
 
+    @model_validator(mode="after")
+    def _check(self) -> "BenchmarkResult":
+        plan, choices = self.plan, self.seal.choices
+        if self.seal.digest != plan.digest:
+            raise ValueError("the plan is not the one that was sealed")
+        named = (*plan.tuning_seeds, *plan.evaluation_seeds)
+        if others := {run.seed for run in self.runs}.difference(named):
+            raise ValueError(
+                f"the plan does not name the seeds {sorted(others)} of runs"
+            )
+        stops = choices and tuple(choice.rounds for choice in choices.stops)
+        if choices is None or stops != plan.reference.stops:
+            raise ValueError("not every stop of the curve was chosen for")
+        if plan.untrained.label not in {choice.row for choice in choices.rows}:
+            raise ValueError(f"nothing was chosen for {plan.untrained.label!r}")
+        for choice in (*choices.stops, *choices.rows):
+            for run in choice.of(self.runs, named):
+                looked = {look.rounds for look in run.looks}
+                if not looked or not {choice.after, choice.rounds} <= {0, *looked}:
+                    raise ValueError(
+                        f"a run of {run.row!r}, seed {run.seed}, lacks a look"
+                    )
+                if plan.utility not in run.at(choice.rounds).utility:
+                    raise ValueError(
+                        f"a run of {run.row!r}, seed {run.seed}, lacks its utility"
+                    )
+        return self
+
     @property
     def judged(self) -> Judged:
         """Where each row stands, from its runs on evaluation seeds."""
@@ -115,11 +146,11 @@ def _read(kind: type[Model], path: Path) -> Model:
     try:
         return kind.model_validate(read_json(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        place, message = first_problem(list(error.errors()))
+        said = ": ".join(filter(None, [".".join(map(str, place)), message]))
         raise ConfigError(
-            f"{path} is not what `privaudit benchmark` writes ({where}: {first['msg']}). "
-            "Move it away, or run the plan again."
+            f"{path} is not what `privaudit benchmark` writes ({said}). Move it away, or "
+            "run the plan again."
         ) from None
 
 
@@ -137,9 +168,15 @@ def entries_of(plan: BenchmarkPlan, seeds: Iterable[int]) -> list[Entry]:
     for name in plan.attacks:
         if name.partition(AS)[0] not in known:
             raise UnknownNameError("attack", name, known)
+    seeds = tuple(seeds)
     tables = [plan.fields, plan.reference.fields, *(one.fields for one in plan.methods)]
-    texts = (field for table in tables for field in table.items())
-    require_places((name, text) for name, text in texts if isinstance(text, str))
+    texts = [field for table in tables for field in table.items()]
+    require_places(
+        (name, text.replace("{seed}", str(seed)))
+        for seed in seeds
+        for name, text in texts
+        if isinstance(text, str)
+    )
     return [
         entry
         for seed in seeds
@@ -171,20 +208,47 @@ def _entry(plan: BenchmarkPlan, row: str, setting: str, cell: Cell, seed: int) -
     )
     is_curve = row == plan.reference.label
     stops = (*plan.looks, *(plan.reference.stops if is_curve else ()))
+    _require_measured(config, plan.reference.stops if is_curve else (), cell.label)
     question = Question(plan.scenario, plan.shadows, stops, attacks=plan.attacks)
     return Entry(row, setting, run, question)
+
+
+def _require_measured(config: RunConfig, stops: Sequence[int], label: str) -> None:
+    """Refuse a run that does not say what it is worth, or leaks, where it is stopped."""
+    unmeasured = [n for n in (*stops, config.rounds) if not config.measures(n - 1)]
+    if unmeasured:
+        raise ConfigError(
+            f"{label}: utility is needed after round {unmeasured[0]}, and is measured "
+            f"after the last {config.measured_rounds} alone. Set measured_rounds = "
+            "'none' in the plan's fields."
+        )
+    if config.is_masked and len(stops) > 1:
+        raise ConfigError(
+            f"{label}: the curve has the stops {list(stops)}, and masked sums are one view "
+            "after the last round. Leave secure_aggregation out of the reference."
+        )
 
 
 def cost_of(plan: BenchmarkPlan, progress: Say) -> Cost:
     """Return what a plan costs at most: tuning of all settings, then one of each row.
 
+    Which setting is chosen is not known, and counts as the row's costliest.
     ``progress`` is called with a line after each kind of run that is timed.
     """
     tuning = entries_of(plan, plan.tuning_seeds)
-    first = {entry.row: entry for entry in reversed(tuning)}
-    later = [entry.run for entry in first.values()] * len(plan.evaluation_seeds)
-    runs = [*(entry.run for entry in tuning), *later]
-    return forecast(runs, plan.shadows, looks=1 + len(plan.looks), progress=progress)
+    runs = [entry.run for entry in tuning]
+    configs = (make_config(run.trainer, run.settings, **run.fields) for run in runs)
+    looks = [
+        len(entry.question.rounds(config))
+        for entry, config in zip(tuning, configs, strict=True)
+    ]
+    costs = forecasts(runs, plan.shadows, looks=looks, progress=progress)
+    dearest: dict[str, Cost] = {}
+    for entry, cost in zip(tuning, costs, strict=True):
+        most = dearest.get(entry.row, cost)
+        training = max(most.training, cost.training)
+        dearest[entry.row] = Cost(1, training, max(most.attacks, cost.attacks))
+    return total([*costs, *[*dearest.values()] * len(plan.evaluation_seeds)])
 
 
 @warm_processes()
@@ -256,7 +320,9 @@ def seal_path(stored: Path) -> Path:
 def _sealed(stored: Path, plan: BenchmarkPlan) -> Seal:
     """Return the seal that is there, or a new one, which is written."""
     path = seal_path(stored)
-    make_private_folder(path.parent)
+    make_parent(path)
+    if stored.exists():
+        read_result(stored)  # else a file of somebody's would be overwritten
     if path.exists():
         seal = _read(Seal, path)
         if seal.digest != plan.digest:

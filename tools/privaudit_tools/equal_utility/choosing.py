@@ -1,7 +1,7 @@
 """What tuning seeds choose: of each row a setting, and the attack that sees most of it."""
 
-import math
 from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -36,13 +36,7 @@ class Choice(BaseModel):
 
     def of(self, runs: Iterable[RunRecord], seeds: Sequence[int]) -> list[RunRecord]:
         """Return the finished runs of its setting with some seeds."""
-        return [
-            run
-            for run in runs
-            if (run.row, run.setting) == (self.row, self.setting)
-            and run.seed in seeds
-            and not run.error
-        ]
+        return _finished(runs, self.row, self.setting, seeds)
 
     def measured(
         self, runs: Iterable[RunRecord], seeds: Sequence[int], utility: str
@@ -124,13 +118,7 @@ def _strongest(
 
     All looks up to that round count: who saw more may read less.
     """
-    mine = [
-        run
-        for run in runs
-        if (run.row, run.setting) == (row, setting)
-        and run.seed in plan.tuning_seeds
-        and not run.error
-    ]
+    mine = _finished(runs, row, setting, plan.tuning_seeds)
     if not mine:
         return None
     last = stop or mine[0].looks[-1].rounds
@@ -146,10 +134,10 @@ def _strongest(
             "`attacks` of the plan, or leave that out for all of the scenario's."
         )
     leaks = {
-        (after, attack): _mean([_leak(run, after, attack) for run in mine])
+        (after, attack): fmean([_leak(run, after, attack) for run in mine])
         for after, attack in candidates
     }
-    utility = _mean([run.at(stop).utility[plan.utility] for run in mine])
+    utility = fmean([run.at(stop).utility[plan.utility] for run in mine])
     after, attack = max(leaks, key=lambda one: leaks[one])
     return Choice(
         row=row,
@@ -162,10 +150,18 @@ def _strongest(
     )
 
 
+def _finished(
+    runs: Iterable[RunRecord], row: str, setting: str, seeds: Sequence[int]
+) -> list[RunRecord]:
+    return [
+        run
+        for run in runs
+        if (run.row, run.setting) == (row, setting)
+        and run.seed in seeds
+        and not run.error
+    ]
+
+
 def _leak(run: RunRecord, after: int, attack: str) -> float:
     """Return an attack's AUROC; by chance where it found no number in this run."""
     return run.at(after).leaks.get(attack, CHANCE)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

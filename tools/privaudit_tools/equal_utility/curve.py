@@ -12,7 +12,7 @@ is the distance, and their spread is that of seeds (the delta method).
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -192,33 +192,3 @@ def p_above_zero(values: Seeds) -> float:
     if error < 1e-12:  # the same in all seeds, but for rounding
         return float(mean < 1e-12)
     return float(stdtr(count - 1, -mean / error))
-
-
-def inseparable(
-    names: Sequence[str], separated: Collection[frozenset[str]]
-) -> list[tuple[str, ...]]:
-    """Return the largest groups of names of which no two are separated.
-
-    A name may be in several; the groups stand in the order of their first names.
-
-    Source: Bron and Kerbosch, "Algorithm 457", CACM 16, 1973.
-
-    Example:
-        >>> inseparable("abc", {frozenset("ac")})
-        [('a', 'b'), ('b', 'c')]
-    """
-    alike = {
-        name: {n for n in names if n != name and frozenset((name, n)) not in separated}
-        for name in names
-    }
-    found: list[tuple[str, ...]] = []
-
-    def grow(chosen: set[str], left: set[str], done: set[str]) -> None:
-        if not left and not done:
-            found.append(tuple(sorted(chosen, key=list(names).index)))
-        for name in sorted(left, key=list(names).index):
-            grow(chosen | {name}, left & alike[name], done & alike[name])
-            left, done = left - {name}, done | {name}
-
-    grow(set(), set(names), set())
-    return sorted(found, key=lambda group: [list(names).index(n) for n in group])

@@ -11,6 +11,7 @@ from pathlib import Path
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
+from privaudit.core.formatting import markdown_table
 from privaudit.report.figures.figure_style import to_svg
 from privaudit.report.page_template import render
 
@@ -89,8 +90,7 @@ def _markdown(block: Block) -> str:
         case Picture(_, path, alt):
             return f"![{alt}]({path})"
         case Table(heads, rows):
-            lines = [heads, ["---"] * len(heads), *rows]
-            return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            return markdown_table(heads, rows)
 
 
 def _html(block: Block) -> Markup:

@@ -6,18 +6,17 @@ from matplotlib.figure import Figure
 from privaudit.report.figures.figure_style import (
     FAINT,
     colour,
-    ends,
+    errors,
     house_style,
     light_grid,
     new_figure,
 )
-from privaudit.statistics.estimate import Estimate
 from privaudit_tools.equal_utility.judging import Judged, Row
 
 _MARKERS = "osD^vPX"
 
 
-def plane(judged: Judged, measure: str = "accuracy") -> Figure:
+def plane(judged: Judged, measured: str = "accuracy on own classes") -> Figure:
     """Draw means over evaluation seeds, with 95 % intervals of leaks.
 
     Below the curve is less leak at equal utility. Hollow marks are not tested: worth no
@@ -30,7 +29,7 @@ def plane(judged: Judged, measure: str = "accuracy") -> Figure:
         for index, row in enumerate(judged.rows):
             if row.standing is not None:
                 _draw_row(axes, row, index)
-        axes.set_xlabel(f"{measure} on own classes")
+        axes.set_xlabel(measured)
         axes.set_ylabel("AUROC of the strongest attack")
         light_grid(axes)
         figure.legend(loc="outside right upper", fontsize="small")
@@ -51,9 +50,9 @@ def _draw_curve(axes: Axes, judged: Judged) -> None:
 
 def _draw_row(axes: Axes, row: Row, index: int) -> None:
     axes.errorbar(
-        row.own.value,
+        row.utility.value,
         row.leak.value,
-        yerr=_reach(row.leak),
+        yerr=errors(row.leak),
         fmt=_MARKERS[index % len(_MARKERS)],
         color=colour(index),
         markerfacecolor=colour(index) if row.is_tested else "none",
@@ -63,8 +62,3 @@ def _draw_row(axes: Axes, row: Row, index: int) -> None:
         label=row.method.label,
         zorder=3,
     )
-
-
-def _reach(estimate: Estimate) -> list[list[float]]:
-    low, high = ends(estimate)
-    return [[estimate.value - low], [high - estimate.value]]

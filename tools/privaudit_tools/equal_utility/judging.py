@@ -14,7 +14,6 @@ from privaudit_tools.equal_utility.curve import (
     FEWEST,
     Measured,
     Standing,
-    inseparable,
     p_of_zero,
     standing,
 )
@@ -30,15 +29,17 @@ class Row:
 
     Attributes:
         runs: Its finished runs on evaluation seeds, of its chosen setting.
+        utility: On the classes that the plan says.
         others: Utility on the classes of other clients; None if every client owns all.
-        standing: None without training, and with fewer than three seeds.
+        standing: None without training, and with fewer than three seeds; its p_useful
+            is Holm's over all rows.
         p: Holm's, that it is on the curve; None where it is not tested: of no use.
     """
 
     method: Method
     choice: Choice
     runs: tuple[RunRecord, ...]
-    own: Estimate
+    utility: Estimate
     others: Estimate | None
     leak: Estimate
     standing: Standing | None = None
@@ -67,13 +68,13 @@ class Judged:
     Attributes:
         rows: The farthest below the curve first; untested ones behind, then no training.
         knots: In the order of their utility.
-        groups: Labels of tested rows of which no two are told apart.
+        separated: Pairs of tested rows, by label, that Holm's tests tell apart.
         measured: The knots' numbers by seed, no training first.
     """
 
     rows: tuple[Row, ...]
     knots: tuple[Knot, ...]
-    groups: tuple[tuple[str, ...], ...]
+    separated: frozenset[frozenset[str]]
     measured: tuple[Measured, ...]
 
 
@@ -95,6 +96,7 @@ def judge(plan: BenchmarkPlan, choices: Choices, runs: Sequence[RunRecord]) -> J
         for method in plan.methods
         if method.label in chosen and chosen[method.label].of(runs, seeds)
     ]
+    rows = _useful_by_holm(rows)
     tested = [row for row in rows if row.is_tested]
     adjusted = holm([row.standing.p for row in tested if row.standing])
     p_of = dict(zip([row.method.label for row in tested], adjusted, strict=True))
@@ -103,9 +105,20 @@ def judge(plan: BenchmarkPlan, choices: Choices, runs: Sequence[RunRecord]) -> J
     return Judged(
         tuple(sorted(rows, key=_place)),
         tuple(_knots(["no training", *labels], [untrained, *stops])),
-        tuple(_groups(sorted(tested, key=_place))),
+        _separated(tested),
         (untrained, *stops),
     )
+
+
+def _useful_by_holm(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with their p-values of being worth more than no training, Holm's."""
+    adjusted = iter(holm([row.standing.p_useful for row in rows if row.standing]))
+    return [
+        replace(row, standing=replace(row.standing, p_useful=float(next(adjusted))))
+        if row.standing
+        else row
+        for row in rows
+    ]
 
 
 def _require_curve(seeds: Sequence[int], knots: Sequence[Measured]) -> None:
@@ -134,7 +147,7 @@ def _row(
         method,
         choice,
         tuple(mine),
-        mean_with_t([one["local"] for one in last]),
+        mean_with_t(list(found.utility.values())),
         mean_with_t(others) if len(others) == len(mine) else None,
         mean_with_t(list(found.leak.values())),
         standing(found, untrained, stops) if is_scored else None,
@@ -158,15 +171,14 @@ def _knots(labels: Sequence[str], knots: Sequence[Measured]) -> list[Knot]:
     return sorted(found, key=lambda knot: knot.utility.value)
 
 
-def _groups(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return groups of rows whose paired contrasts Holm does not tell apart."""
+def _separated(rows: Sequence[Row]) -> frozenset[frozenset[str]]:
+    """Return pairs of rows whose paired contrasts Holm tells apart."""
     by_label = {row.method.label: row.standing.by_seed for row in rows if row.standing}
     pairs = list(combinations(by_label, 2))
     adjusted = holm([_p(by_label[one], by_label[two]) for one, two in pairs])
-    separated = {
+    return frozenset(
         frozenset(pair) for pair, p in zip(pairs, adjusted, strict=True) if p < ALPHA
-    }
-    return inseparable(list(by_label), separated) if by_label else []
+    )
 
 
 def _p(one: Mapping[int, float], two: Mapping[int, float]) -> float:

@@ -35,8 +35,8 @@ def blocks_of_method(result: BenchmarkResult, label: str, command: str) -> list[
         Command(command),
         Heading("By seed"),
         Table(
-            ("seed", "own classes", "others'", "AUROC", "below early stopping"),
-            [*_by_seed(row)],
+            ("seed", result.plan.classes, "others'", "AUROC", "below early stopping"),
+            [*_by_seed(row, result.plan.utility)],
         ),
         Heading("Settings that tuning seeds chose from"),
         Paragraph(
@@ -44,7 +44,7 @@ def blocks_of_method(result: BenchmarkResult, label: str, command: str) -> list[
             "and the attack that saw most in them. They chose, and are no result."
         ),
         Table(
-            ("setting", "own classes", "strongest attack", "AUROC", "chosen"),
+            ("setting", result.plan.classes, "strongest attack", "AUROC", "chosen"),
             [*_settings(result, row)],
         ),
         Heading("Each attack"),
@@ -79,14 +79,14 @@ def _attack(row: Row) -> str:
     return f"{row.choice.attack}{after}"
 
 
-def _by_seed(row: Row) -> Iterator[Sequence[str]]:
+def _by_seed(row: Row, utility: str) -> Iterator[Sequence[str]]:
     for run in row.runs:
         last = run.at(0).utility
         leak = run.at(row.choice.after).leaks.get(row.choice.attack)
         by_seed = row.standing.by_seed if row.standing else {}
         yield (
             str(run.seed),
-            f"{last['local']:.3f}",
+            f"{last[utility]:.3f}",
             f"{last['neighbour']:.3f}" if "neighbour" in last else "",
             "" if leak is None else f"{leak:.3f}",
             f"{by_seed[run.seed]:.3f}" if run.seed in by_seed else "",

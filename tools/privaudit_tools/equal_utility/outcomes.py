@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -13,9 +14,11 @@ from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.named_attacks import attack_in_place
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.errors import PrivauditError, RunInUseError
+from privaudit.core.formatting import small
 from privaudit.core.portable_bits import Provenance
 from privaudit.evaluation.sweep_runs import SweepRun
 from privaudit.execution.jobs import use_threads
+from privaudit.runs.config import RunConfig
 from privaudit.runs.run import AUDITS, Run
 from privaudit.statistics.progress import Watcher
 from privaudit_tools.equal_utility.stopped import StoppedRun
@@ -68,13 +71,13 @@ class Question:
             dominates=tuple(one for one in scenario.dominates if one in weaker),
         )
 
-    def rounds(self, run: Run) -> list[int]:
+    def rounds(self, config: RunConfig) -> list[int]:
         """Return the rounds after which a run is attacked; after masked ones, the last.
 
         Behind masks each round is one sum, and the whole transcript is one view.
         """
-        last = run.config.rounds
-        earlier = () if run.config.is_masked else self.stops
+        last = config.rounds
+        earlier = () if config.is_masked else self.stops
         return [*sorted({stop for stop in earlier if stop < last}), last]
 
 
@@ -98,6 +101,8 @@ class RunRecord(BaseModel):
 
     Attributes:
         certified: Proved epsilon by view; None where nothing is proved.
+        unit: What it protects, and which data sets are neighbours.
+        delta: Of all epsilons; None in results that did not keep it.
         megabytes: That a round sends, up and down, over all clients.
         seconds: That its rounds took.
     """
@@ -111,10 +116,16 @@ class RunRecord(BaseModel):
     looks: list[Look] = []
     certified: dict[str, float | None] = {}
     unit: str = ""
+    delta: float | None = None
     megabytes: float = 0.0
     seconds: float = 0.0
     bits: str = ""
     error: str = ""
+
+    @property
+    def guarantee(self) -> str:
+        """What an epsilon is of: unit, neighbours and delta, in words."""
+        return guarantee(self.unit, self.delta)
 
     def at(self, rounds: int) -> Look:
         """Return a look; the last one for 0.
@@ -124,6 +135,11 @@ class RunRecord(BaseModel):
         """
         found = reversed(self.looks) if rounds == 0 else iter(self.looks)
         return next(look for look in found if rounds in (0, look.rounds))
+
+
+def guarantee(unit: str, delta: float | None) -> str:
+    """Return what an epsilon is of, in words; what was not kept is left out."""
+    return ", ".join(filter(None, [unit, "" if delta is None else f"δ {small(delta)}"]))
 
 
 def perform(
@@ -143,7 +159,9 @@ def perform(
     try:
         with use_threads(1):
             run = planned.train(folder, watcher)
-            looks = [_look(run, question, rounds) for rounds in question.rounds(run)]
+            looks = [
+                _look(run, question, rounds) for rounds in question.rounds(run.config)
+            ]
             return _record(run, row, setting, looks)
     except RunInUseError:
         raise
@@ -165,7 +183,8 @@ def _record(run: Run, row: str, setting: str, looks: list[Look]) -> RunRecord:
         looks=looks,
         certified={view: one["epsilon"] for view, one in certified.items()},
         unit=f"one {proof['unit']}, {proof['adjacency']}",
-        megabytes=math.fsum(sent) / len(sent) / 1e6,
+        delta=proof["delta"],
+        megabytes=fmean(sent) / 1e6,
         seconds=run.training_seconds,
         bits=Provenance.of(run.header).bits,
     )

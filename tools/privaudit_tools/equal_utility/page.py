@@ -3,8 +3,11 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import get_args
 
 from privaudit.core.formatting import write_time
+from privaudit.privacy.certificate import REPEATABLE, CertifiedView
 from privaudit.statistics.estimate import Estimate
 from privaudit_tools.equal_utility.advice import advice
 from privaudit_tools.equal_utility.benchmark import BenchmarkResult, read_result
@@ -21,17 +24,17 @@ from privaudit_tools.equal_utility.document import (
 )
 from privaudit_tools.equal_utility.figure import plane
 from privaudit_tools.equal_utility.judging import ALPHA, Judged, Row
-from privaudit_tools.equal_utility.submissions import Submission, submissions
+from privaudit_tools.equal_utility.submissions import (
+    Submission,
+    SubmittedCard,
+    submissions,
+)
 
-_VIEWS = ("server", "server-aggregate", "peer", "released")
-_HEADS = (
-    "method", "setting", "own classes", "others'", "attack", "AUROC", "TPR at 1 %",
-    "below early stopping", "Holm's p", "rank", "certified ε: " + ", ".join(_VIEWS),
-    "MB a round", "seconds",
-)  # fmt: skip
+_VIEWS: tuple[CertifiedView, ...] = get_args(CertifiedView)
+_CERTIFIED = f"certified ε: {', '.join(_VIEWS)}"
 _BEYOND = (
-    "A last bit of features moves a seed's numbers, as another version of privaudit does "
-    "(beyond the stability limit): {}."
+    "A last bit of features, or another version, moves a seed's numbers (beyond the "
+    "stability limit): {}."
 )
 
 
@@ -48,12 +51,12 @@ def blocks_of(result: BenchmarkResult, command: str, picture: str) -> list[Block
         Paragraph(_introduction(result)),
         Command(command),
         Heading("What may be concluded"),
-        *_concluded(result, judged, command),
+        *_concluded(result, judged),
         Heading("What may not"),
         Bullets(limits(result, judged)),
         Heading("All rows"),
-        Table(_HEADS, [_cells(result, judged, row) for row in judged.rows]),
-        Picture(plane(judged, result.plan.measure), picture, "leak over utility"),
+        Table(_heads(result), [_cells(result, judged, row) for row in judged.rows]),
+        Picture(plane(judged, result.plan.measured), picture, "leak over utility"),
         *_submitted(result, judged),
     ]
 
@@ -77,7 +80,7 @@ def _introduction(result: BenchmarkResult) -> str:
         f"{plan.attacked} with {plan.shadows} shadow models a client. "
         f"{seeds} chose each setting and its attack; "
         f"{len(plan.evaluation_seeds)} others, sealed on {seal.on[:10]} "
-        f"(`{seal.digest[:12]}`), judge them. Ranks are ranges that Holm's tests leave open; "
+        f"(`{seal.digest[:12]}`), judge them. Ranks are what Holm's tests leave open; "
         f"brackets hold 95 % intervals over seeds. {_spent(result)}"
     )
 
@@ -91,6 +94,14 @@ def _spent(result: BenchmarkResult) -> str:
     return f"{said}; the forecast was {result.forecast}."
 
 
+def _heads(result: BenchmarkResult) -> Sequence[str]:
+    return (
+        "method", "setting", result.plan.classes, "others'", "attack", "AUROC",
+        "TPR at 1 %", "below early stopping", "Holm's p", "rank", _CERTIFIED,
+        "MB a round", "seconds",
+    )  # fmt: skip
+
+
 def _cells(result: BenchmarkResult, judged: Judged, row: Row) -> list[str]:
     label = row.method.label
     attack = row.choice.attack
@@ -100,7 +111,7 @@ def _cells(result: BenchmarkResult, judged: Judged, row: Row) -> list[str]:
     return [
         f"*{label}*" if row.method.control else label,
         row.choice.setting,
-        number(row.own),
+        number(row.utility),
         "" if row.others is None else number(row.others),
         attack,
         number(row.leak),
@@ -109,8 +120,8 @@ def _cells(result: BenchmarkResult, judged: Judged, row: Row) -> list[str]:
         "" if row.p is None else "< 0.001" if row.p < 0.001 else f"{row.p:.3f}",
         _rank(judged, row),
         certified(row),
-        f"{_mean([run.megabytes for run in row.runs]):.2g}",
-        f"{_mean([run.seconds for run in row.runs]):.0f}",
+        f"{fmean([run.megabytes for run in row.runs]):.2g}",
+        f"{fmean([run.seconds for run in row.runs]):.0f}",
     ]
 
 
@@ -134,43 +145,41 @@ def distance(row: Row) -> str:
 
 
 def _rank(judged: Judged, row: Row) -> str:
-    """Return the ranks that a row may have, all rows at once: two of one group may swap."""
+    """Return the ranks that a row may have, all rows at once: two not told apart may swap."""
     if row.p is None:
         return ""
     label = row.method.label
     tested = [one.method.label for one in judged.rows if one.p is not None]
-    alike = {name for group in judged.groups if label in group for name in group}
-    apart = [name not in alike for name in tested]
+    apart = [frozenset((label, name)) in judged.separated for name in tested]
     at = tested.index(label)
     best, worst = 1 + sum(apart[:at]), len(tested) - sum(apart[at:])
     return str(best) if best == worst else f"{best} to {worst}"
 
 
 def certified(row: Row) -> str:
-    """Return the largest proved epsilon of all seeds, by view; - where none is."""
-    return _largest([run.certified for run in row.runs])
+    """Return the largest proved epsilon of all seeds, by view, and of what; - if none."""
+    return _largest([run.certified for run in row.runs], row.runs[0].guarantee)
 
 
-def _largest(certified: Sequence[Mapping[str, float | None]]) -> str:
+def _largest(certified: Sequence[Mapping[str, float | None]], guarantee: str) -> str:
     found = [[one.get(view) for one in certified] for view in _VIEWS]
     if all(None in one for one in found):
         return "-"
-    return ", ".join(
+    numbers = ", ".join(
         "-" if None in one else f"{max(e for e in one if e is not None):.3g}"
         for one in found
     )
+    return f"{numbers} ({guarantee})" if guarantee else numbers
 
 
-def _concluded(
-    result: BenchmarkResult, judged: Judged, command: str
-) -> Iterator[Block]:
+def _concluded(result: BenchmarkResult, judged: Judged) -> Iterator[Block]:
     """Yield sentences to act on, how many of three there are, and what else holds."""
     said = advice(result, judged)
     few = ("none", "one", "two", "three")[len(said)]
     yield Paragraph(
-        "For tasks like this one, and a server that attacks as "
+        "For tasks like this, and a server that attacks as "
         f"{result.plan.attacked} does, these numbers support {few} of three sentences "
-        f"to act on, by `{command}`:"
+        "to act on:"
     )
     yield Bullets([*said, *_names_told(result, judged)])
 
@@ -227,9 +236,9 @@ def limits(result: BenchmarkResult, judged: Judged) -> list[str]:
     ]  # fmt: skip
     return [
         *(text.format(names) for names, text in lines if names),
-        "Evaluation seeds meet the attacks that tuning seeds chose, and no others.",
+        "Evaluation seeds meet only the attacks that tuning seeds chose.",
         "Other data, models and attacks may order methods otherwise; only a certified ε "
-        "bounds all attacks.",
+        f"bounds all attacks, under secret keys: seeds make these runs {REPEATABLE}.",
     ]
 
 
@@ -246,7 +255,7 @@ def _submitted(result: BenchmarkResult, judged: Judged) -> Iterator[Block]:
     )
     heads = (
         "key", "trainer", "cards", "own classes", "attack", "AUROC, noised",
-        "below early stopping", "certified ε: " + ", ".join(_VIEWS),
+        "below early stopping", _CERTIFIED,
     )  # fmt: skip
     rows = [
         [
@@ -257,11 +266,20 @@ def _submitted(result: BenchmarkResult, judged: Judged) -> Iterator[Block]:
             ", ".join(one.attacks),
             number(one.leak),
             _outside(one),
-            _largest([dict(card.certified) for card in result.cards if one.has(card)]),
+            _proved_of([card for card in result.cards if one.has(card)]),
         ]
         for one in submissions(result.cards, judged)
     ]
     yield Table(heads, rows)
+
+
+def _proved_of(cards: Sequence[SubmittedCard]) -> str:
+    """Return the largest proved epsilons of cards, apart for each guarantee."""
+    found = [
+        _largest([dict(card.certified) for card in cards if card.guarantee == of], of)
+        for of in dict.fromkeys(card.guarantee for card in cards)
+    ]
+    return "; ".join(dict.fromkeys(found))
 
 
 def _outside(one: Submission) -> str:
@@ -274,7 +292,3 @@ def _outside(one: Submission) -> str:
 
 def _named(rows: Iterator[Row]) -> str:
     return "; ".join(row.method.label for row in rows)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

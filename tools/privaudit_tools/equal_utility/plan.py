@@ -21,7 +21,7 @@ from privaudit.core.parameters import first_problem
 from privaudit.evaluation.tradeoff.plan import Cell
 from privaudit.runs.config import parameters_of
 from privaudit.runs.tasks import LIKENESS
-from privaudit_tools.tables.parts import STRICT, Fields, Settings, Text
+from privaudit_tools.tables.parts import STRICT, SWEPT, Fields, Settings, Text
 from privaudit_tools.tables.plan import refuse_copies
 
 UNTRAINED = "zero-shot"  # a trainer
@@ -36,7 +36,7 @@ class Method(BaseModel):
         label: On the page; no two rows share one.
         trainer: From ``privaudit list trainers``.
         knob: A parameter of the trainer, or else a run setting.
-        values: Of the knob, four at most.
+        values: Of the knob, four at most; "none" is None.
         control: Whether its answer is known, or it is there to compare by.
     """
 
@@ -54,6 +54,9 @@ class Method(BaseModel):
     def _check(self) -> "Method":
         if bool(self.knob) != bool(self.values):
             raise ValueError(f"{self.label!r} has a knob or values alone: give both")
+        if self.knob in SWEPT:
+            raise ValueError(f"the knob of {self.label!r} is no setting: {self.knob}")
+        refuse_copies(f"values of {self.label!r}", [*map(str, self.values)])
         return self
 
     def cells(self, fields: dict[str, Any]) -> Iterator[tuple[SettingName, Cell]]:
@@ -67,7 +70,9 @@ class Method(BaseModel):
             settings, own = dict(self.settings), {**fields, **self.fields}
             if self.knob:
                 is_own = self.knob in parameters_of(self.trainer)
-                (settings if is_own else own)[self.knob] = value
+                (settings if is_own else own)[self.knob] = (
+                    None if value == "none" else value
+                )
             label = f"{self.label}, {name}"
             yield name, Cell(label, self.trainer, None, settings, own)
 
@@ -187,7 +192,8 @@ class BenchmarkPlan(BaseModel):
             for method in self.methods
             if method.label in quick.methods
         ]
-        return BenchmarkPlan.model_validate(
+        return _checked(
+            "What --quick takes of it",
             {
                 **self.model_dump(exclude={"quick"}),
                 **quick.model_dump(
@@ -196,7 +202,7 @@ class BenchmarkPlan(BaseModel):
                 "fields": {**self.fields, **quick.fields},
                 "reference": {**self.reference.model_dump(), "stops": quick.stops},
                 "methods": methods,
-            }
+            },
         )
 
     @property
@@ -211,6 +217,16 @@ class BenchmarkPlan(BaseModel):
         cell = self.reference.cell(self.fields)
         config = cell.config(self.evaluation_seeds[0])
         return "accuracy" if config.task == "classification" else LIKENESS
+
+    @property
+    def classes(self) -> str:
+        """Whose classes utility is measured on, in words."""
+        return "own classes" if self.utility == "local" else "all classes"
+
+    @property
+    def measured(self) -> str:
+        """What utility is measured in, and on what."""
+        return f"{self.measure} on {self.classes}"
 
     @property
     def untrained(self) -> Method:
@@ -232,10 +248,14 @@ def read_benchmark_plan(path: Path) -> BenchmarkPlan:
         MissingFileError: There is no such file.
         ConfigError: It is no TOML, or a key or a value is not one of a plan's.
     """
+    return _checked(str(path), read_toml(path))
+
+
+def _checked(what: str, given: dict[str, Any]) -> BenchmarkPlan:
     try:
-        return BenchmarkPlan.model_validate(read_toml(path))
+        return BenchmarkPlan.model_validate(given)
     except ValidationError as error:
         place, message = first_problem(list(error.errors()))
         where = ".".join(map(str, place))
         said = f"{where}: {message}" if where else message
-        raise ConfigError(f"{path} is no plan of a benchmark: {said}.") from None
+        raise ConfigError(f"{what} is no plan of a benchmark: {said}.") from None

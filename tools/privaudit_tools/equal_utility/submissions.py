@@ -8,7 +8,7 @@ of any card: that its numbers are those of scores and coins.
 
 import hashlib
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from privaudit.report.export import check_card
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit_tools.equal_utility.curve import FEWEST, by_seed, contrasts
 from privaudit_tools.equal_utility.judging import Judged
+from privaudit_tools.equal_utility.outcomes import guarantee
 from privaudit_tools.equal_utility.plan import BenchmarkPlan
 
 _METHOD = "Welch's t over cards and seeds"
@@ -38,6 +39,8 @@ class SubmittedCard(BaseModel):
         utility: Of its clients' models, as the card has it.
         leak: The headline's AUROC, noised.
         certified: Proved epsilon by view; None where nothing is proved.
+        guarantee: What it is of: unit, neighbours and delta.
+        transcript: Commitment to what was sent: two cards of one run share it.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -49,6 +52,8 @@ class SubmittedCard(BaseModel):
     utility: float
     leak: float
     certified: dict[str, float | None] = {}
+    guarantee: str = ""
+    transcript: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,13 @@ def read_submissions(
     Raises:
         MissingFileError: There is no card.
         TrustError: One is signed by another key.
-        ConfigError: One does not hold, is there twice, or is of another task.
+        ConfigError: One does not hold, two are of one run, or one is of another task.
     """
+    if plan.utility != "local":
+        raise ConfigError(
+            f"A card says utility on own classes, and the plan {plan.title!r} judges by "
+            "utility on all. Add cards to a plan of utility = 'local'."
+        )
     paths = sorted(folder.rglob(CARD))
     if not paths:
         raise MissingFileError(
@@ -96,11 +106,12 @@ def read_submissions(
             "DIR` makes one of a run."
         )
     found = [_read(path, plan, keys) for path in paths]
-    digests = [one.digest for one in found]
-    for path, digest in zip(paths, digests, strict=True):
-        if digests.count(digest) > 1:
+    counts = Counter(one.transcript for one in found)
+    for path, one in zip(paths, found, strict=True):
+        if counts[one.transcript] > 1:
             raise ConfigError(
-                f"{path} is there more than once, and a card counts once. Remove a copy."
+                f"{path} is of a run that another card is of, and a run counts once. "
+                "Keep one card of it."
             )
     return found
 
@@ -118,6 +129,7 @@ def _read(path: Path, plan: BenchmarkPlan, keys: Sequence[str]) -> SubmittedCard
     audit = card.audits[plan.scenario]
     assert audit.auroc is not None  # required with the task
     assert card.utility is not None
+    proof = card.privacy.certified["released"]
     return SubmittedCard(
         key=signed.signers(keys)[0].key,
         digest=hashlib.sha256(read_bytes(path)).hexdigest(),
@@ -126,6 +138,8 @@ def _read(path: Path, plan: BenchmarkPlan, keys: Sequence[str]) -> SubmittedCard
         utility=card.utility.value,
         leak=audit.auroc.value,
         certified={view: one.epsilon for view, one in card.privacy.certified.items()},
+        guarantee=guarantee(f"one {proof.unit}, {proof.adjacency}", proof.delta),
+        transcript=card.commitments.transcript,
     )
 
 
