@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -22,6 +23,7 @@ from privaudit.models.interfaces import AnyTask
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
+from privaudit_labs.shift.command import _save
 from privaudit_labs.shift.distribution_shift import _split, _untuned, measure_shift
 from privaudit_labs.shift.distribution_shift_verdict import Shift
 from privaudit_labs.shift.shift_table import HEADINGS, shift_table
@@ -30,6 +32,7 @@ from tests.privaudit.auditing.test_played_scenario import paired
 from tests.privaudit.cli.test_json import valid
 
 SHIFT = "distribution shift, not membership"
+OUTSIDE = "these foreign records show shift only"
 MEMBERSHIP = "membership shows beyond the distribution shift"
 BLIND = "a blind attacker tells them as well"
 
@@ -45,7 +48,9 @@ def about(value: float) -> Estimate:
         (0.7, 0.8, 0.6, 0.6, MEMBERSHIP),
         (0.7, 0.4, 0.3, 0.5, MEMBERSHIP),
         (0.7, 0.8, 0.6, 0.9, f"{MEMBERSHIP}, though {BLIND}"),
-        (0.7, 0.8, 0.8, 0.5, f"{SHIFT}: the untuned model tells them as well"),
+        (0.7, 0.8, 0.8, 0.5, f"{OUTSIDE}: the untuned model tells them as well; members "
+         "stand out in their own distribution"),
+        (0.5, 0.8, 0.8, 0.5, f"{SHIFT}: the untuned model tells them as well"),
         (0.5, 0.8, 0.6, 0.9, f"{SHIFT}: {BLIND}"),
         (
             0.5, 0.8, 0.8, 0.9,
@@ -227,11 +232,22 @@ def test_the_command_prints_and_keeps_all_numbers(whole: Path, cli: Cli) -> None
     assert said.exit_code == 0, said.output
     for words in ("foreign non-members", "untuned model", "blind attacker, without"):
         assert words in said.output
-    kept = json.loads((whole / "audits/shift-drawn-digits.json").read_text())
-    assert list(kept) == ["loss-threshold"]
-    assert kept["loss-threshold"]["blind"]["n"][1] == 100
     (found,) = valid(cli, *command)
-    assert found["path"].endswith("audits/shift-drawn-digits.json")
+    path = Path(found["path"])
+    assert path.parent == whole / "audits"
+    assert re.fullmatch(r"shift-drawn-digits-server-reconstruct-\w{8}.json", path.name)
+    assert found == {**json.loads(path.read_text()), "path": str(path)}
+    assert found["attacks"][0]["blind"]["n"][1] == found["asked"]["most"] == 100
+    assert "Asked: scenario server-reconstruct, " in path.with_suffix(".md").read_text()
+    run = Run(whole)
+    asked = found["asked"]
+    for more in ({"seed": 1}, {"scenario": "update-watch"}, {"most": 99}):
+        other = _save(run, {**found, "asked": {**asked, **more}}, [], "A title")
+        assert other != path
+    for place in ("../../../../rel", "/far/away"):  # where the files do not go
+        other = _save(run, {**found, "foreign": f"image-folder:{place}"}, [], "A title")
+        assert other.parent == whole / "audits"
+    assert len([*path.parent.glob("shift-*.json")]) == 6
 
 
 def test_data_sets_that_cannot_be_foreign_are_refused(whole: Path) -> None:
