@@ -439,9 +439,7 @@ def test_audits_leave_the_first_signature_as_it_was(run: Path, attacked: Path) -
     assert after["added"]["files"].items() > before["added"]["files"].items()
 
 
-def test_neither_link_nor_name_leads_an_audit_out_of_the_run(
-    run: Path, tmp_path: Path
-) -> None:
+def test_no_audit_leads_out_of_the_run(run: Path, tmp_path: Path) -> None:
     shutil.move(run / "audits", tmp_path / "elsewhere")
     (run / "audits").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PrivauditError, match="is a link"):
