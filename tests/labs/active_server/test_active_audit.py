@@ -6,13 +6,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from privaudit import Run
+from privaudit import Run, train
 from privaudit.auditing.audit_log import read_log
 from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
 from privaudit.core.seeds import Seeds
 from privaudit.federation.transcript import TranscriptFolder
+from privaudit.statistics.estimate import proportion
 from privaudit_labs.active_server.amplified import Amplifier
 from privaudit_labs.active_server.audit import _chosen, attack_actively, write_messages
+from privaudit_labs.active_server.command import _lines
 from tests.conftest import Cli, refused
 from tests.privaudit.auditing.test_played_scenario import paired
 from tests.privaudit.cli.test_json import valid
@@ -31,7 +33,7 @@ def test_who_was_sent_what_is_recorded(whole: Path, tmp_path: Path) -> None:
     assert crafted == list(range(min(crafted), min(crafted) + 10))
     digests, _ = found.checks
     assert digests.detected.value == 1
-    assert digests.false_alarms.value == 0
+    assert digests.false_alarms == proportion(0, Run(whole).config.rounds + 1)
     end = write_messages(tmp_path / "sent", found.messages)
     again = TranscriptFolder(tmp_path / "sent").read(head=end.head, length=end.length)
     kinds = [(m.round, m.receiver, m.kind) for m in found.messages]
@@ -73,6 +75,18 @@ def test_one_record_of_each_group_is_asked_about(whole: Path) -> None:
 def test_what_stays_within_the_bound_raises_no_alarm(whole: Path) -> None:
     found = attack_actively(Run(whole), records=10, how=QUICK, unnoticed=True)
     assert found.checks[1].detected.value == 0
+
+
+def test_before_a_client_has_a_bound_nothing_holds_the_server_or_raises_alarms() -> (
+    None
+):
+    run = train("promptfl", rounds=1, clients=2, seed=0)
+    found = attack_actively(run, records=16, how=QUICK, unnoticed=True)
+    assert found.active.value != found.passive.value
+    digests, moves = found.checks
+    assert digests.false_alarms == proportion(0, 2)  # one trial for each broadcast
+    assert (moves.detected.value, moves.false_alarms) == (0, None)
+    assert "says - (no trial)" in _lines(found)[-1]
 
 
 def test_what_would_say_nothing_is_refused(
