@@ -1,13 +1,15 @@
 """What is estimated of whole clients: how much they trained on, and of which classes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from pydantic.dataclasses import dataclass
 from torch.nn.functional import one_hot
 
-from privaudit import Audit, Auditor, train
+from privaudit import Audit, Auditor, Run, train
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.core.tensors import Stacked
 from privaudit.federation.trainer import (
@@ -26,6 +28,7 @@ from privaudit_labs.profiles.class_shares import CLASS_SHARES, infer_class_share
 from privaudit_labs.profiles.data_usage import CANDIDATES, DATA_USAGE
 from tests.class_means import ASKED, ClassMeans
 from tests.conftest import CLASSES, toy_records
+from tests.privaudit.auditing.test_played_scenario import paired
 from tests.toy_federation import CLIENTS, Play
 
 
@@ -119,6 +122,22 @@ def test_the_scenario_has_both_parts(audit: Audit) -> None:
     again = restore_audit(read_audit(audit.run, audit.scenario.name))
     assert again.part(DATA_USAGE) == usage
     assert again.part(CLASS_SHARES) == classes
+
+
+def test_the_true_share_is_of_records_where_members_are_in_groups_of_two(
+    audit: Audit,
+) -> None:
+    run, ledger = Run(audit.run.path), audit.run.ledger
+    group = paired(ledger).group
+    assert group is not None
+    group = np.where(ledger.is_member, group, np.arange(len(group)))
+    run.__dict__["ledger"] = replace(ledger, group=group)
+    again = Auditor(run).attack("client-profile", clients=1, shadows=8, is_logged=False)
+    before, usage = audit.part(DATA_USAGE), again.part(DATA_USAGE)
+    assert usage
+    assert before
+    for client, shares in usage.by_client.items():
+        assert shares[CANDIDATES].actual == before.by_client[client][CANDIDATES].actual
 
 
 def test_another_scenario_has_neither(audit: Audit) -> None:
