@@ -89,14 +89,13 @@ def test_a_guarantee_is_stated_with_its_unit_and_neighbours(
     assert rows["bias"]["status"] == "not tested"
 
 
-def test_without_an_epsilon_none_is_stated(whole: Path) -> None:
+def test_no_epsilon_is_stated_without_noise_and_no_auroc_without_coins(
+    whole: Path, tmp_path: Path
+) -> None:
     facts = annex_facts(str(whole))
     said = [row["said"] for kind in ("nist", "aisvs") for row in facts.rows(kind)]
     assert said.count("no epsilon is certified") == 2
     assert "no epsilon is claimed" in said
-
-
-def test_without_coins_no_auroc_is_stated(tmp_path: Path) -> None:
     scores = np.arange(50.0) + 9, np.arange(50.0)
     save_audit(Auditor.from_scores(*scores), tmp_path / "mine")
     (found,) = annex_facts(str(tmp_path / "mine")).found
