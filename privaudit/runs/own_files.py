@@ -42,7 +42,16 @@ WRITTEN = re.compile(
 
 
 def make_folders(path: Path, name: str) -> None:
-    """Make the folders that a run's file lies in, private, and never through a link."""
+    """Make the folders that a run's file lies in, private, and never through a link.
+
+    Raises:
+        ConfigError: The name leads out of the run, or a folder is a link.
+    """
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ConfigError(
+            f"A file {name} was to be written into the run {path}, and leads out of it. "
+            "Give a path within the run."
+        )
     for folder in reversed((path / name).relative_to(path).parents[:-1]):
         refuse_link(path / folder)
         make_private_folder(path / folder)

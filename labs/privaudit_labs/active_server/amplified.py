@@ -19,9 +19,8 @@ from typing import Annotated
 import numpy as np
 import pydantic.dataclasses
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
 
 from privaudit.auditing.shadow_models import paired_coins
 from privaudit.auditing.signals import log_odds
@@ -159,39 +158,25 @@ def amplify(
     """Send a crafted model for each chosen candidate, a round each, and score the answers."""
     coins = paired_coins(candidates, how.shadows, server.seeds.stream("active coins"))
     sent = tuple(how.craft(server, candidates, record) for record in chosen)
-    honest = ask(0, server.by_rule)
-    columns = [
-        (
-            _column(server, candidates, coins, record, crafted, ask(1 + n, crafted)),
-            _column(server, candidates, coins, record, server.by_rule, honest),
-        )
-        for n, (record, crafted) in enumerate(zip(chosen, sent, strict=True))
-    ]
-    is_in = coins[:, list(chosen)].numpy()
-    scores = [_scores(side, is_in) for side in zip(*columns, strict=True)]
-    return Amplified(scores[0], scores[1], sent)
-
-
-def _column(
-    server: ActiveServer,
-    candidates: Records,
-    coins: Bool[Tensor, "shadows candidates"],
-    record: int,
-    received: Tensors,
-    upload: Tensors,
-) -> Float[np.ndarray, " models"]:
-    """Return a record's log-odds under shadow clients, and last under the client."""
     names = [f"shadow-{n}" for n in range(len(coins))]
     shards = [candidates.pick(row) for row in coins]
-    models = [*server.trained(shards, received, 0, names)]
-    models.append(server.made_of(upload, received))
-    one = candidates.pick(torch.tensor([record]))
-    return server.confidences(models, one)[:, 0]
 
+    def table(
+        received: Tensors, upload: Tensors, records: list[int]
+    ) -> Float[np.ndarray, "models records"]:
+        """Return log-odds under shadow clients, and last under the client."""
+        models = [*server.trained(shards, received, 0, names)]
+        models.append(server.made_of(upload, received))
+        return server.confidences(models, candidates.pick(torch.tensor(records)))
 
-def _scores(
-    columns: Sequence[Float[np.ndarray, " models"]],
-    is_in: Bool[np.ndarray, "shadows records"],
-) -> Float[np.ndarray, " records"]:
-    table = np.stack(columns, axis=1)
-    return online_scores(table[-1], table[:-1], is_in, ~is_in, "global")
+    passive = table(server.by_rule, ask(0, server.by_rule), [*chosen])
+    columns = [
+        table(crafted, ask(1 + n, crafted), [record])
+        for n, (record, crafted) in enumerate(zip(chosen, sent, strict=True))
+    ]
+    is_in = coins[:, [*chosen]].numpy()
+    scores = [
+        online_scores(side[-1], side[:-1], is_in, ~is_in, "global")
+        for side in (np.concatenate(columns, axis=1), passive)
+    ]
+    return Amplified(scores[0], scores[1], sent)

@@ -56,12 +56,12 @@ class ClientCheck:
 
     Attributes:
         detected: The share of crafted broadcasts that raise an alarm.
-        false_alarms: The share of the rule's that do.
+        false_alarms: The share of the rule's that do; None without a trial.
     """
 
     name: str
     detected: Estimate
-    false_alarms: Estimate
+    false_alarms: Estimate | None
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ def attack_actively(
             share a coin, one of each group.
         how: Models are crafted; None for the usual way.
         seed: Of the adversary.
-        unnoticed: Whether each stays within the client's own bound on moves.
+        unnoticed: Whether each stays within the client's own bound on moves, if it has
+            one.
 
     Raises:
         ConfigError: Uploads are masked, a client is named twice, or there are too few
@@ -163,7 +164,7 @@ def attack_actively(
     singled = list[_Singled]()
     for client in named:
         earlier = _broadcasts(run, client)
-        one = replace(how, within=bound.reach(earlier) or 0.0) if unnoticed else how
+        one = replace(how, within=bound.reach(earlier)) if unnoticed else how
         singled.append(_single_out(run, client, chosen[client], one, seeds, messages))
     groups = [(s.found.active, s.found.passive, s.is_member) for s in singled]
     active = pooled_auroc([(ours[m], ours[~m]) for ours, _, m in groups])
@@ -183,7 +184,7 @@ def attack_actively(
         active,
         passive,
         pooled_paired_auroc_difference(groups),
-        _checks(singled, bound),
+        _checks(run, singled, bound),
         Transcript(messages),
     )
 
@@ -285,10 +286,13 @@ def _broadcasts(run: Run, client: ClientId) -> list[Tensors]:
     return [dict(m.tensors) for m in sent if m.kind == "broadcast"]
 
 
-def _checks(singled: Sequence[_Singled], bound: MoveBound) -> tuple[ClientCheck, ...]:
+def _checks(
+    run: Run, singled: Sequence[_Singled], bound: MoveBound
+) -> tuple[ClientCheck, ...]:
     """Return how both checks fare on crafted broadcasts, and on those before.
 
-    Those before are the first client's: others mostly received the same.
+    Digests of those before are compared in each round with two receivers or more; moves
+    are the first client's: others mostly received the same.
     """
     seen, moved = list[object](), list[object]()
     for one in singled:
@@ -297,23 +301,27 @@ def _checks(singled: Sequence[_Singled], bound: MoveBound) -> tuple[ClientCheck,
         seen += [differing({**others, "singled out": s}) for s in one.found.sent]
         moved += [bound.alarms(one.earlier, s) for s in one.found.sent]
     earlier = singled[0].earlier
-    same = {"one": earlier[-1], "two": earlier[-1], "one more": earlier[-1]}
-    plain = [differing(same)] * len(earlier)
+    sent = (m for m in run.transcript if m.sender == SERVER and m.kind == "broadcast")
+    rounds = [
+        {m.receiver: m.tensors for m in of_round}
+        for _, of_round in groupby(sent, key=attrgetter("round"))
+    ]
+    plain = [differing(received) for received in rounds if len(received) > 1]
     counts = range(3, len(earlier))  # of which enough came before
     honest = [bound.alarms(earlier[:n], earlier[n]) for n in counts]
     return (
-        ClientCheck("digests compared", _share(seen), _share(plain)),
+        ClientCheck("digests compared", _share(seen), _share(plain) if plain else None),
         ClientCheck(
             f"moves within {bound.factor:g} times the farthest",
             _share(moved),
-            _share(honest),
+            _share(honest) if honest else None,
         ),
     )
 
 
 def _share(alarms: Sequence[object]) -> Estimate:
     raised: Bool[np.ndarray, " n"] = np.array([bool(one) for one in alarms], bool)
-    return proportion(int(raised.sum()), max(len(raised), 1))
+    return proportion(int(raised.sum()), len(raised))
 
 
 def write_messages(folder: Path, messages: Transcript) -> ChainEnd:

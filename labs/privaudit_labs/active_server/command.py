@@ -114,8 +114,8 @@ def _lines(found: "ActiveAudit") -> list[str]:
         f"Passive, the same records and as many shadow models: AUROC {found.passive}",
         f"Difference: {found.gain}",
         *(
-            f"Check, {check.name}: notices {check.detected} of what was crafted, and "
-            f"{check.false_alarms} of what the rule says"
+            f"Check, {check.name}: notices {check.detected} of what was crafted, and of "
+            f"what the rule says {check.false_alarms or '- (no trial)'}"
             for check in found.checks
         ),
     ]

@@ -30,6 +30,7 @@ from privaudit.evaluation.card import (
     UtilityShown,
     read_card,
 )
+from privaudit.privacy.certificate import REPEATABLE, is_repeatable
 from privaudit.report.attack_classes import CLASSES, lacking
 from privaudit.report.export.export import CODE, facts_of
 from privaudit.runs.run import find_place, load_run
@@ -105,17 +106,20 @@ class AnnexFacts:
         return absent
 
     def _texts(self) -> dict[str, str]:
-        privacy, design = self.privacy, self.design
+        privacy, design, claimed = self.privacy, self.design, self.privacy.claimed
         kinds = {f"{one.kind} noise on {one.release}" for one in privacy.mechanisms}
         drawn = {str(one.randomness) for one in privacy.certified.values()}
         return {
             "guarantees": "; ".join(
                 f"{view}: epsilon {epsilon(one.epsilon, one.declared)} at delta "
                 f"{one.delta:g}, {one.unit}, {one.adjacency}"
+                + (f" ({REPEATABLE})" if is_repeatable(vars(one)) else "")
                 for view, one in privacy.certified.items()
+                if one.epsilon is not None or one.declared is not None
             ),
-            "claim": f"epsilon {epsilon(privacy.claimed.epsilon)} at delta "
-            f"{privacy.claimed.delta:g}",
+            "claim": f"epsilon {epsilon(claimed.epsilon)} at delta {claimed.delta:g}"
+            if claimed.epsilon is not None
+            else "",
             "mechanisms": "; ".join(sorted(kinds)),
             "noise": f"noise drawn from: {', '.join(sorted(drawn))}" if kinds else "",
             "utility": f"{self.utility.metric} {self.utility.estimate}"
@@ -163,8 +167,9 @@ def annex_facts(
     stored = [read_audit(run, scenario) for scenario in stored_scenarios(run)]
     found = []
     for one in stored:
-        words = outcome_in_words(one.verdict().kind)
-        auroc = Estimate.from_dict(one.attack_result(one.attacks[0])["auroc"])
+        words, auroc = outcome_in_words(kind := one.verdict().kind), None
+        if kind != "sampling unknown":
+            auroc = Estimate.from_dict(one.attack_result(one.attacks[0])["auroc"])
         found.append(Found(one.scenario, one.attacks[0], words, auroc))
     signers = " and ".join(dict.fromkeys(str(s) for s in run.signers if s))
     about = f"Run {run.name}, signed by {signers}. Exact numbers: keep this private."

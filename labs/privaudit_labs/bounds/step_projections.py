@@ -30,15 +30,17 @@ from privaudit.statistics.epsilon.bound import OneRunCanaries
 def step_canaries(run: Run) -> OneRunCanaries:
     """Return a score of each planted canary by all uploads, and the coins.
 
+    Clients with one alone are left out: it has nothing to be compared with.
+
     Raises:
-        AttackError: The run has no canaries in gradient space, or sends other tensors.
+        AttackError: The run has no canaries in gradient space, or no client has two, or
+            sends other tensors.
         ViewError: Clients send no updates.
     """
     canaries, trainer = run.population.canaries, run.trainer
-    is_crafted = canaries is not None and canaries.kind == "gradient"
     if (
         canaries is None
-        or not is_crafted
+        or canaries.kind != "gradient"
         or not isinstance(trainer, AcceptsGradientCanaries)
     ):
         raise AttackError(
@@ -51,6 +53,8 @@ def step_canaries(run: Run) -> OneRunCanaries:
     for target in targets:
         positions = run.population.indices(target.client)
         chosen = np.isin(positions, canaries.indices)
+        if chosen.sum() < 2:
+            continue
         crafted = target.candidates.crafted
         assert crafted is not None
         moves = [m.deltas for m in chosen_moves(adversary, target.client, 0)]
@@ -62,6 +66,11 @@ def step_canaries(run: Run) -> OneRunCanaries:
         steps = [move[trainer.prompt] for move in moves]
         scores.append(step_scores(steps, crafted[torch.from_numpy(chosen)]))
         coins.append(run.ledger.is_member[positions[chosen]])
+    if not scores:
+        raise AttackError(
+            f"Scores by uploads were requested, and no client of {run.name} has two "
+            "canaries to compare. Train with more --canaries."
+        )
     return OneRunCanaries(np.concatenate(scores), np.concatenate(coins))
 
 

@@ -31,7 +31,8 @@ def infer_usage(played: PlayedScenario) -> InferredShares:
             known.signals.confidence.double().numpy(),
             known.is_in.numpy(),
         )
-        actual = float(played.truth[target.client].mean())
+        is_member = played.run.ledger.is_member[played.records(target.client)]
+        actual = float(is_member.mean())  # of records, as estimated, not of groups
         shares[target.client] = {CANDIDATES: InferredShare(estimated, actual)}
     share = played.run.population.task.member_share
     return InferredShares.of(shares, {CANDIDATES: share})

@@ -67,7 +67,7 @@ class Masking:
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     bits: Literal[32, 64] = 64
-    largest: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0**20
+    largest: Annotated[float, Field(ge=2.0**-60, le=2.0**60)] = 2.0**20
     graph: Graph = "all"
     secrets: RunKey | Literal["seed", "system"] = "seed"
 

@@ -65,6 +65,8 @@ from privaudit_labs.secure_aggregation.primitives import (
 
 ADVERTISED = 2 * KEY + DIGEST  # two public keys, and a commitment to the own mask
 LOW_ORDER = "a public key of it is of low order"
+EQUAL = "its two public keys are one"
+SHARED = "two clients advertised one public key"
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,9 @@ class Client:
             signed = self.roster.keys_text(peer, text)
             if not self.roster.has_signed(peer, signed, signatures[peer]):
                 raise FaultError(SERVER, "its list has keys that their owner disowns")
-        _check_all_different(keys)
+        public = [key for text in keys.values() for key in _public_keys(text)]
+        if len(set(public)) < len(public):
+            raise FaultError(SERVER, "its list has a public key twice")
 
     def _check_agreement(self, signatures: Table) -> None:
         if len(signatures) < self.threshold:
@@ -264,7 +268,7 @@ class Client:
             raise FaultError(SERVER, "it forwarded shares of too few, or of strangers")
         for peer, text in sealed.items():
             opened = unseal(self._sealing_key(peer, self.me), text)
-            if opened is None or len(opened) != 2 * SEED:
+            if opened is None:
                 raise FaultError(peer, "a share that it sealed cannot be opened")
             held = Held(opened[:SEED], opened[SEED:])
             said = digest_of("mask key", peer, self.me, held.mask_key)
@@ -301,13 +305,8 @@ def digest_of(purpose: str, dealer: Party, holder: Party, share: bytes) -> bytes
     return commitment(share, f"share of the {purpose}|{dealer}|{holder}")
 
 
-def _check_all_different(keys: Table) -> None:
-    seen: set[bytes] = set()
-    for peer, text in keys.items():
-        for key in (text[:KEY], text[KEY : 2 * KEY]):
-            if key in seen:
-                raise FaultError(peer, "a public key of it is another one's, too")
-            seen.add(key)
+def _public_keys(advertised: bytes) -> tuple[bytes, bytes]:
+    return advertised[:KEY], advertised[KEY : 2 * KEY]
 
 
 class Server:
@@ -335,6 +334,7 @@ class Server:
         self.answers: list[Party] = []
         self.faults: list[Fault] = []
         self._keys_signatures: dict[Party, bytes] = {}
+        self._first: dict[bytes, Party] = {}  # who advertised a public key first
         self._revealed: dict[tuple[str, Party], dict[Party, bytes]] = {}
 
     @property
@@ -343,7 +343,10 @@ class Server:
         return tuple(sorted(self.masked))
 
     def accept_keys(self, client: Party, arrays: Arrays) -> None:
-        """Note what a client advertised, unless it cannot be used."""
+        """Note what a client advertised, unless it cannot be used.
+
+        Which of two with one key has copied it, nobody can tell: neither takes part.
+        """
         bytes_of = {"keys": ADVERTISED, "signature": SIGNATURE}
         if not has_form(arrays, **{n: (np.uint8, (c,)) for n, c in bytes_of.items()}):
             what = "its keys are not two public keys, a commitment and a signature"
@@ -351,14 +354,21 @@ class Server:
             return
         text, signature = (arrays[name].tobytes() for name in bytes_of)
         signed = self.roster.keys_text(client, text)
-        low = is_low_order(text[:KEY]) or is_low_order(text[KEY : 2 * KEY])
-        wrong = LOW_ORDER if low else ""
+        public = _public_keys(text)
+        wrong = EQUAL if public[0] == public[1] else ""
+        if any(map(is_low_order, public)):
+            wrong = LOW_ORDER
         if not self.roster.has_signed(client, signed, signature):
             wrong = "its keys do not bear its signature"
         if wrong:
             self.faults.append(Fault(client, wrong))
-        else:
-            self.keys[client], self._keys_signatures[client] = text, signature
+            return
+        self.keys[client], self._keys_signatures[client] = text, signature
+        owners = {self._first.setdefault(key, client) for key in public} | {client}
+        if len(owners) > 1:
+            for one in sorted(owners & self.keys.keys()):
+                self.faults.append(Fault(None, SHARED, about=one))
+                del self.keys[one], self._keys_signatures[one]
 
     def list_keys(self, client: Party) -> Arrays:
         """Return the list of signed keys that a client gets: of its neighbours."""

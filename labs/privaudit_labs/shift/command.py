@@ -1,6 +1,8 @@
 """``privaudit shift``: how much of an AUROC is distribution shift."""
 
-from collections.abc import Iterator
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,27 +68,24 @@ def shift(
     names = options.maybe_listed("--attacks", attacks)
     for one in chosen_runs(run, runs):
         named = foreign or usual_foreign(one)
-        entries = measure_shift(
-            one,
-            named,
-            data=data,
-            scenario=scenario,
-            attacks=names,
-            most=most,
-            seed=seed,
-        )
+        asked: dict[str, Any] = {
+            "data": data, "scenario": scenario, "attacks": names, "most": most,
+            "seed": seed,
+        }  # fmt: skip
+        entries = measure_shift(one, named, **asked)
         planted = one.population.canaries
         left_out = 0 if planted is None else len(planted.indices)
         said = f", without {left_out} planted canaries" if left_out else ""
         title = f"{one.name}, non-members from {named}{said}:"
-        path = _save(one, named, entries, title)
         contents = {
             "run": one.name,
             "foreign": named,
+            "asked": asked,
             "canaries_left_out": left_out,
-            "path": str(path),
             "attacks": [entry.to_dict() for entry in entries],
         }
+        path = _save(one, contents, entries, title)
+        contents["path"] = str(path)
         lines = [line for entry in entries for line in _lines_of_shift(entry)]
         show(contents, "\n  ".join([title, *lines, str(path)]), in_a_line=True)
 
@@ -97,14 +96,23 @@ def _lines_of_shift(entry: "Shift") -> Iterator[str]:
         yield f"  {SAID[name]:36s} {number}"
 
 
-def _save(run: "Run", foreign: str, found: list["Shift"], title: str) -> Path:
-    """Write what was found as JSON, and as a table with a title beside it."""
+def _save(
+    run: "Run", contents: Mapping[str, Any], found: list["Shift"], title: str
+) -> Path:
+    """Write what was found as JSON, and as a table with a title beside it.
+
+    Other questions have other names. A data set's place is in its digest alone: it may
+    lead anywhere.
+    """
     from privaudit.core.storage import to_json
     from privaudit.runs.run import AUDITS
     from privaudit_labs.shift.shift_table import shift_table
 
-    name, table = f"{AUDITS}shift-{foreign}", shift_table({run.name: found})
-    numbers = {entry.attack: entry.to_dict() for entry in found}
-    page = f"{title}\n\n{table}"
-    run.add({f"{name}.json": to_json(numbers), f"{name}.md": page.encode()})
+    foreign, asked = contents["foreign"], contents["asked"]
+    digest = hashlib.sha256(to_json({"foreign": foreign, **asked})).hexdigest()[:8]
+    data_set = re.sub(r"[^\w.-]+", "-", foreign.partition(":")[0], flags=re.ASCII)
+    name = f"{AUDITS}shift-{data_set}-{asked['scenario']}-{digest}"
+    given = ", ".join(f"{n} {value}" for n, value in asked.items() if value is not None)
+    page = f"{title}\n\n{shift_table({run.name: found})}\nAsked: {given}\n"
+    run.add({f"{name}.json": to_json(contents), f"{name}.md": page.encode()})
     return run.path / f"{name}.json"

@@ -17,7 +17,8 @@ foreign non-members. So a gain over the untuned model is called membership only 
 members stand out among records of their own distribution, too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -36,7 +37,6 @@ from privaudit.core.errors import (
     UnknownNameError,
 )
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import TRAINERS, Records
 from privaudit.models.interfaces import TaskKind
 from privaudit.runs.ledger import CoinUnits
@@ -266,28 +266,21 @@ def _inside(
     return groups
 
 
-class _ShiftRun(Mapping[str, Tensor]):
+class _Watched(UserDict[str, Tensor]):
     """A model that knows whether anybody looked into it."""
 
-    def __init__(self, model: Tensors) -> None:
-        self.model, self.was_read = model, False
+    was_read = False
 
     def __getitem__(self, name: str) -> Tensor:
         self.was_read = True
-        return self.model[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.model)
-
-    def __len__(self) -> int:
-        return len(self.model)
+        return self.data[name]
 
 
 def _refuse_deaf(
     name: str, attack: Attack, adversary: Adversary, target: Target
 ) -> None:
     """Refuse an attack that does not look at its target's model, on a few records."""
-    watched = _ShiftRun(target.reconstructed.model)
+    watched = _Watched(target.reconstructed.model)
     few = replace(
         target,
         reconstructed=replace(target.reconstructed, model=watched),

@@ -9,6 +9,7 @@ from privaudit.statistics.verdict import judge_leak
 
 SHIFT = "distribution shift, not membership"
 MEMBERSHIP = "membership shows beyond the distribution shift"
+OUTSIDE = "these foreign records show shift only"  # and others membership
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,10 @@ class Shift:
             return f"{SHIFT}: members do not stand out in their own distribution"
         if _is_above(self.untuned, 0.5) or _is_above(self.blind, 0.5):
             ending = "" if len(unbeaten) > 1 else "s"
-            return f"{SHIFT}: {' and '.join(unbeaten)} tell{ending} them as well"
+            why = f"{' and '.join(unbeaten)} tell{ending} them as well"
+            if _is_above(self.inside, 0.5):
+                return f"{OUTSIDE}: {why}; members stand out in their own distribution"
+            return f"{SHIFT}: {why}"
         return "undecided between distribution shift and membership"
 
     @property
@@ -105,10 +109,14 @@ class PrintedAttack:
 
 @dataclass(frozen=True)
 class PrintedShift:
-    """What the command prints of a run under ``--json``."""
+    """What the command prints of a run under ``--json``, and keeps at the path.
+
+    What was asked is all but the run, by option.
+    """
 
     run: str
     foreign: str
+    asked: dict[str, Any]
     canaries_left_out: int
     path: str
     attacks: list[PrintedAttack]

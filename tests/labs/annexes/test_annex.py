@@ -70,18 +70,36 @@ def test_what_is_released_decides_on_adversaries(
 
 
 @pytest.mark.slow
-def test_a_guarantee_is_stated_with_its_unit_and_neighbours(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("randomness", "mark"), [("system", ""), ("seed", " (repeatable, not private)")]
+)
+def test_a_guarantee_is_stated_with_its_unit_and_neighbours(
+    tmp_path: Path, randomness: Any, mark: str
+) -> None:
     run = train(
-        "dp-fpl", rounds=2, clients=2, epsilon=8, randomness="system",
+        "dp-fpl", rounds=2, clients=2, epsilon=8, randomness=randomness, seed=0,
         settings={"noise_at": "client"},
     )  # fmt: skip
     facts = annex_facts(str(export_public(run, tmp_path / "card").folder))
     rows = {row["item"]: row for row in facts.rows("nist")}
-    said = rows["epsilon, delta, unit of privacy, neighbours"]["said"]
-    assert "server: epsilon 7.96 at delta 1e-05, record, add/remove-one" in said
+    said = rows["epsilon, delta, unit of privacy, neighbours"]["said"].split("; ")
+    assert f"server: epsilon 7.96 at delta 1e-05, record, add/remove-one{mark}" in said
     assert rows["algorithms"]["said"].startswith("discrete-gaussian noise on")
-    assert rows["side channels"]["said"] == "noise drawn from: system"
+    assert rows["side channels"]["said"] == f"noise drawn from: {randomness}"
     assert rows["bias"]["status"] == "not tested"
+
+
+def test_no_epsilon_is_stated_without_noise_and_no_auroc_without_coins(
+    whole: Path, tmp_path: Path
+) -> None:
+    facts = annex_facts(str(whole))
+    said = [row["said"] for kind in ("nist", "aisvs") for row in facts.rows(kind)]
+    assert said.count("no epsilon is certified") == 2
+    assert "no epsilon is claimed" in said
+    scores = np.arange(50.0) + 9, np.arange(50.0)
+    save_audit(Auditor.from_scores(*scores), tmp_path / "mine")
+    (found,) = annex_facts(str(tmp_path / "mine")).found
+    assert (found.outcome, found.auroc) == ("sampling unknown", None)
 
 
 def test_a_run_s_annex_has_exact_numbers_and_is_no_model_card(card: Path) -> None:

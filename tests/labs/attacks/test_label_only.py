@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.scenario import answering
-from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.federation.threat_models import View, released
@@ -20,7 +18,6 @@ from privaudit.trainers.zero_shot import ZeroShot
 from privaudit_labs.attacks.label_only import LabelOnly
 from privaudit_labs.attacks.moved_features import directions
 from tests.toy_federation import Play
-from tests.toy_language import toy_dialogues
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,3 @@ def test_nothing_but_the_label_is_looked_at(play: Play) -> None:
     ):
         np.testing.assert_array_equal(one.scores, other.scores)
         np.testing.assert_array_equal(one.guesses, other.guesses)
-
-
-def test_who_reads_more_than_a_feature_is_refused(play: Play) -> None:
-    adversary, targets = play(PromptFL(epochs=1)).watched()
-    words = replace(adversary, task=replace(adversary.task, public=toy_dialogues(4)))
-    with pytest.raises(AttackError, match="read parts of records"):
-        LabelOnly()(words, targets)

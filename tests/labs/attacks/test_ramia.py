@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from privaudit.auditing.attack import Attack
 from privaudit.core.errors import AttackError
 from privaudit.core.tensors import stack
 from privaudit.federation.query import ask
 from privaudit.federation.trainer import Records
 from privaudit.trainers.promptfl import PromptFL
+from privaudit_labs.attacks.label_only import LabelOnly
 from privaudit_labs.attacks.moved_features import directions
 from privaudit_labs.attacks.ramia import Ramia
 from tests.toy_federation import Play
@@ -55,8 +57,9 @@ def test_a_range_has_the_trimmed_mean_of_its_samples_by_hand() -> None:
         assert found.tolist() == wanted
 
 
-def test_who_reads_more_than_a_feature_is_refused(play: Play) -> None:
+@pytest.mark.parametrize("attack", [Ramia(), LabelOnly()])
+def test_who_reads_more_than_a_feature_is_refused(attack: Attack, play: Play) -> None:
     adversary, targets = play(PromptFL(epochs=1)).watched()
     words = replace(adversary, task=replace(adversary.task, public=toy_dialogues(4)))
     with pytest.raises(AttackError, match="read parts of records"):
-        Ramia()(words, targets)
+        attack(words, targets)

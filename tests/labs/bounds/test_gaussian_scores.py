@@ -68,7 +68,9 @@ def test_it_shows_more_than_guesses_of_the_same_scores() -> None:
     assert (found > 4).mean() < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
 
 
-@pytest.mark.parametrize("scores", [np.full(40, 0.1), -1.0 * (np.arange(40) % 2 == 0)])
+@pytest.mark.parametrize(
+    "scores", [np.zeros(40), np.full(40, 0.1), -1.0 * (np.arange(40) % 2 == 0)]
+)
 def test_equal_and_reversed_scores_show_nothing(scores: np.ndarray) -> None:
     is_member = np.arange(40) % 2 == 0
     assert GaussianScores()(OneRunCanaries(scores, is_member)).value == 0

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,9 +48,13 @@ def test_canaries_of_a_run_are_scored_by_its_uploads(tmp_path: Path) -> None:
     assert inside.mean() - outside.mean() > 2 * (2 / 60) ** 0.5  # standard errors
 
 
-def test_a_run_without_them_is_refused(tmp_path: Path) -> None:
-    run = train(
-        "coop", settings={"epochs": 1}, folder=tmp_path, clients=2, rounds=1, seed=0
-    )
-    with pytest.raises(AttackError, match="no canaries in gradient space"):
+@pytest.mark.parametrize(
+    ("planted", "what"),
+    [({}, "has no canaries"), ({"canary": "gradient", "canaries": 1}, "two canaries")],
+)
+def test_a_run_without_them_is_refused(
+    tmp_path: Path, planted: dict[str, Any], what: str
+) -> None:
+    run = train("promptfl", folder=tmp_path, clients=2, rounds=1, seed=0, **planted)
+    with pytest.raises(AttackError, match=what):
         step_canaries(run)

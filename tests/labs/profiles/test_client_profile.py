@@ -1,13 +1,15 @@
 """What is estimated of whole clients: how much they trained on, and of which classes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from pydantic.dataclasses import dataclass
 from torch.nn.functional import one_hot
 
-from privaudit import Audit, Auditor, train
+from privaudit import Audit, Auditor, Run, train
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.core.tensors import Stacked
 from privaudit.federation.trainer import (
@@ -119,6 +121,18 @@ def test_the_scenario_has_both_parts(audit: Audit) -> None:
     again = restore_audit(read_audit(audit.run, audit.scenario.name))
     assert again.part(DATA_USAGE) == usage
     assert again.part(CLASS_SHARES) == classes
+
+
+def test_the_true_share_is_of_records_not_of_groups(audit: Audit) -> None:
+    run, ledger = Run(audit.run.path), audit.run.ledger
+    group = np.arange(len(ledger.owner))
+    members = np.flatnonzero((ledger.owner == 0) & ledger.is_member)
+    group[members] = members[0]
+    run.__dict__["ledger"] = replace(ledger, group=group)
+    again = Auditor(run).attack("client-profile", clients=1, shadows=8, is_logged=False)
+    usages = [one.part(DATA_USAGE) for one in (audit, again)]
+    before, after = (u.by_client["client-0"][CANDIDATES].actual for u in usages if u)
+    assert before == after
 
 
 def test_another_scenario_has_neither(audit: Audit) -> None:

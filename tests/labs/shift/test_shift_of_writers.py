@@ -1,14 +1,10 @@
 """Distribution shift of models that write, on the runs of the end-to-end test."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from privaudit import Run
-from privaudit.cli.main import app
 from privaudit_labs.shift.distribution_shift import measure_shift
 from tests.test_writers_end_to_end import fewer_scenes, runs
 
@@ -21,22 +17,11 @@ def test_membership_is_what_training_adds_against_foreign_non_members(
 ) -> None:
     """Nothing without training, and much to a model that memorised."""
     look: dict[str, Any] = {"attacks": ("token-loss",), "most": 40}
-    (found,) = measure_shift(runs["untrained"], "scenes-far", **look)
+    (found,) = measure_shift(runs["untrained"], **look)
     assert found.beyond.estimate.value == 0
-    (learned,) = measure_shift(runs["memorised"], "scenes-far", **look)
+    (learned,) = measure_shift(runs["memorised"], **look)
     assert learned.beyond.estimate.excludes(0)
     assert learned.sentence.startswith("membership shows beyond the distribution shift")
     assert not found.sentence.startswith("membership")
     assert learned.blind.n == learned.foreign.n
     assert learned.foreign.value > 0.9
-
-
-def test_the_command_prints_and_keeps_the_shift(runs: dict[str, Run]) -> None:
-    run = runs["fedrand"]
-    command = ["shift", run.name, "--runs", str(run.path.parent), "--attacks", "min-k"]
-    command += ["--most", "20"]
-    said = CliRunner().invoke(app, command)
-    assert said.exit_code == 0, said.output
-    assert "tuned less untuned" in said.output
-    kept = json.loads(Path(run.path / "audits/shift-scenes-far.json").read_text())
-    assert list(kept) == ["min-k"]

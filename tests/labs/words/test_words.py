@@ -15,10 +15,8 @@ from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
 from privaudit.report.page import render_report
 from privaudit.runs.ledger import Coin, Ledger
-from privaudit.statistics.estimate import mean_with_t
-from privaudit_labs.member_shares import MemberShares
 from privaudit_labs.words.span_words import ReadTexts
-from privaudit_labs.words.words import WORDS, ReadWords, judge
+from privaudit_labs.words.words import WORDS, judge
 from tests.labs.words.test_span_words import CausalOwner, texts
 
 USUAL = {1, 2}
@@ -43,13 +41,6 @@ def test_what_was_not_read_and_who_has_no_others_are_no_zeros() -> None:
     assert judge(ReadTexts(), TEXTS, MEMBERS, USUAL) == {}
     read = ReadTexts(frozenset({10}))
     assert judge(read, TEXTS, np.ones(3, bool), USUAL) == {}
-
-
-def test_a_stored_part_reads_back() -> None:
-    half = mean_with_t([0.4, 0.5, 0.6])
-    share = MemberShares(half, half, half)
-    found = ReadWords({"recall by the span": share}, None, {"rank 96": 3})
-    assert WORDS.from_json(WORDS.to_json(found), {}) == found
 
 
 class Silent(CausalOwner):
@@ -99,3 +90,4 @@ def test_no_words_are_read_where_nothing_is_sent(tmp_path: Path) -> None:
     assert found.tokens == {}
     assert found.texts is None or found.texts.members.value == 0
     assert sum(found.untold.values()) == CLIENTS
+    assert WORDS.from_json(WORDS.to_json(found), {}) == found

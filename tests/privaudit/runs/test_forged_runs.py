@@ -439,10 +439,12 @@ def test_audits_leave_the_first_signature_as_it_was(run: Path, attacked: Path) -
     assert after["added"]["files"].items() > before["added"]["files"].items()
 
 
-def test_a_link_leads_no_audit_out_of_the_run(run: Path, tmp_path: Path) -> None:
+def test_no_audit_leads_out_of_the_run(run: Path, tmp_path: Path) -> None:
     shutil.move(run / "audits", tmp_path / "elsewhere")
     (run / "audits").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PrivauditError, match="is a link"):
         Auditor(Run(run))
-    with pytest.raises(PrivauditError, match="is a link"):
-        Run(run).add({"audits/x/audit.json": b"{}"})
+    link, out = ("audits/x/a.json", "is a link"), "and leads out of it"
+    for name, why in (link, ("audits/../../a.json", out), (f"{tmp_path}/a.json", out)):
+        with pytest.raises(PrivauditError, match=why):
+            Run(run).add({name: b"{}"})
