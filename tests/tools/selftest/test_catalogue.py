@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privaudit.statistics import comparisons, estimate, roc
+from privaudit.statistics import comparisons, estimate, membership_test, roc
 from privaudit.statistics import verdict as verdicts
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit.statistics.estimate import Estimate
@@ -30,11 +30,6 @@ def find(name: str) -> SelftestCheck:
 
 def passes(name: str) -> bool:
     return run_checks([find(name)])[0].passed
-
-
-def test_names_are_unique() -> None:
-    names = [check.name for check in CHECKS]
-    assert len(set(names)) == len(names) > 40
 
 
 def narrowed(
@@ -66,6 +61,15 @@ def trust_delong_alone(patch: pytest.MonkeyPatch) -> None:
         return max(value - 1.96 * error, 0.0), min(value + 1.96 * error, 1.0)
 
     patch.setattr(roc, "auroc_interval", alone)
+
+
+def forget_ties(patch: pytest.MonkeyPatch) -> None:
+    """Count permutations that reach further, and not those that reach as far."""
+
+    def beyond(statistic: np.ndarray) -> np.ndarray:
+        return 1 - np.searchsorted(np.sort(statistic), statistic, "right") / 10_000
+
+    patch.setattr(membership_test, "_p_values", beyond)
 
 
 def narrow_student(patch: pytest.MonkeyPatch) -> None:
@@ -148,7 +152,8 @@ def say_nothing(patch: pytest.MonkeyPatch) -> None:
         (ask_ten_times_as_much, "AUROC 0.6 is found"),
         (narrow_student, "paired difference of AUROCs"),
         (narrow_student, "equal attacks differ at 5 %"),
-        (trust_delong_alone, "0/1 scores of one rate, 100 + 10"),
+        (trust_delong_alone, "0/1 scores of one rate, 100 + 10, interval"),
+        (forget_ties, "0/1 scores of one rate, 20 + 20, called a leak"),
         (fix_the_threshold, "TPR at FPR 1 %"),
         (forget_holm, "any of 5 true nulls"),
         (judge_one_sided, "noise is called a leak"),
