@@ -43,7 +43,7 @@ def verdicts_of(
 def main(count: int) -> None:
     """Print a row for each design: shares of verdicts, and how often both agree."""
     rng = np.random.default_rng(5)
-    print("| candidates | AUROC | exact numbers, in % | a card | same verdict |")
+    print("| candidates | AUROC | an audit, in % | a card | same verdict |")
     for sizes in SIZES:
         for auroc in AUROCS:
             with patch.object(membership_test, "DRAWS", 199):

@@ -78,20 +78,20 @@ def interval_of(
     )
 
 
-Says = Callable[[Float[np.ndarray, " _"], Float[np.ndarray, " _"]], tuple[bool, ...]]
+Scores = Float[np.ndarray, " _"]
+Says = Callable[[Scores, Scores], Sequence[bool]]
 """What is said of members' and others' scores."""
 
 
-def of_an_audit(*scores: Float[np.ndarray, " _"]) -> tuple[bool, ...]:
+def of_an_audit(members: Scores, others: Scores) -> Sequence[bool]:
     """Say whether an audit's verdict is "leaks"."""
-    members, others = scores
-    return (judged([(members, others)]).kind == "leaks",)
+    return [judged([(members, others)]).kind == "leaks"]
 
 
-def of_an_interval(*scores: Float[np.ndarray, " _"]) -> tuple[bool, ...]:
+def of_an_interval(members: Scores, others: Scores) -> Sequence[bool]:
     """Say whether the AUROC's interval lies above 0.5, and whether it excludes that."""
-    estimate = roc.auroc(*scores)
-    return estimate.low > 0.5, estimate.excludes(0.5)
+    estimate = roc.auroc(members, others)
+    return [estimate.low > 0.5, estimate.excludes(0.5)]
 
 
 def exact_rates(
@@ -106,18 +106,11 @@ def exact_rates(
         for size in sizes
     )
     likely = [chance.max(axis=0) > _IGNORED for chance in (inside, outside)]
-    found: Float[np.ndarray, "rates said"] = sum(
-        np.outer(inside[:, i] * outside[:, j], says(*_zeros_and_ones(sizes, (i, j))))
-        for i, j in product(*map(np.flatnonzero, likely))
-    )
-    return found
-
-
-def _zeros_and_ones(
-    sizes: tuple[int, int], ones: tuple[int, int]
-) -> list[Float[np.ndarray, " _"]]:
-    pairs = zip(sizes, ones, strict=True)
-    return [1.0 * (np.arange(size) < count) for size, count in pairs]
+    found = []
+    for i, j in product(*map(np.flatnonzero, likely)):
+        said = says(1.0 * (np.arange(sizes[0]) < i), 1.0 * (np.arange(sizes[1]) < j))
+        found.append(np.outer(inside[:, i] * outside[:, j], np.array(said)))
+    return np.sum(found, axis=0)
 
 
 def _exact(sizes: tuple[int, int], says: Says) -> Callable[[object], Estimate]:
