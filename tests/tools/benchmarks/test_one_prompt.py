@@ -70,9 +70,12 @@ def test_a_game_asks_about_as_many_members_as_others() -> None:
     bank = Bank(Classifier(DrawnTower(means), 30.0, means), records, is_test)
     for by_coin in (True, False):
         game = Game(bank, CoOp(epochs=2), shots=2, by_coin=by_coin, shadows=4)
-        found = game.play(owners=2, seed=0)
+        found, asked_about = game.play(owners=2, seed=0)
         assert list(found) == ["contrast", "linear", "linear, own coins", "loss"]
         for sides in found.values():
             for members, others in (pair for side in sides for pair in side):
                 assert len(members) == len(others) == 2 * CLASSES
                 assert np.isfinite([*members, *others]).all()
+        for owner in asked_about:
+            assert len(np.unique(owner)) == 4 * CLASSES
+            assert by_coin or (is_test[owner[1]].all() and not is_test[owner[0]].any())

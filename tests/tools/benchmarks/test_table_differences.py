@@ -1,10 +1,12 @@
 """Tables of paired differences: by hand, and what is refused."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from privaudit_tools.benchmarks.table_differences import comparisons, differences
+from privaudit_tools.tables.stored import StoredCell
 from tests.tools.tables.test_stored import stored_of
 
 STORED = stored_of(
@@ -44,8 +46,8 @@ def test_lines_name_the_rows_and_end_with_the_mean() -> None:
     [
         ("lokal", ["a", "b"], "'lokal' is no metric. There are: local"),
         ("local", ["a", "bb"], "'bb' is no row. There are: a, b, c"),
-        ("local", ["a"], "name another one to subtract"),
         ("local", ["a", "mean"], "name another one to subtract"),
+        ("local", ["mean"], "'mean' is no row"),
     ],
 )
 def test_a_slip_of_the_pen_is_refused(metric: str, rows: list[str], says: str) -> None:
@@ -53,12 +55,15 @@ def test_a_slip_of_the_pen_is_refused(metric: str, rows: list[str], says: str) -
         differences(STORED, metric, rows)
 
 
-def test_rows_without_a_common_seed_are_refused() -> None:
-    apart = stored_of({"a x": [1.0, 2.0], "b y": [1.0, 2.0]})
-    with pytest.raises(SystemExit, match="No seed is shared by a and b"):
-        differences(apart, "local", ["a", "b"])
-    with pytest.raises(SystemExit, match="No seed is shared in any of: a less b"):
-        comparisons(apart, "local", ["a less b"])
+@pytest.mark.parametrize(("later", "n"), [(1, "2 to 3"), (3, "3")])
+def test_a_mean_is_of_the_seeds_that_all_columns_share(later: int, n: str) -> None:
+    stored = stored_of({"a x": [1.0, 2.0, 3.0], "b x": [0.0, 0.0, 0.0]})
+    cell = StoredCell(dict.fromkeys(range(1 + later, 4 + later), 0.0))
+    others = {(row, "y", metric, over): cell for row, _, metric, over in stored.cells}
+    stored = replace(stored, cells={**stored.cells, **others})
+    text = differences(stored, "local", ["a", "b", "mean"])
+    assert f"paired by seed (n = {n})" in text
+    assert text.count("mean") == (later == 1)
 
 
 MINUS = "\N{MINUS SIGN}"
@@ -106,3 +111,13 @@ def test_a_slip_in_a_comparison_is_refused(
 ) -> None:
     with pytest.raises(SystemExit, match=re.escape(says)):
         comparisons(STORED, metric, pairs)
+
+
+def test_what_has_no_common_seed_or_nothing_to_divide_by_is_refused() -> None:
+    apart = stored_of({"a x": [1.0, 2.0], "b y": [1.0, 2.0], "c x": [0.0, 1.0]})
+    with pytest.raises(SystemExit, match="No seed is shared by a and b"):
+        differences(apart, "local", ["a", "b"])
+    with pytest.raises(SystemExit, match="No seed is shared in any of: a less b"):
+        comparisons(apart, "local", ["a less b"])
+    with pytest.raises(SystemExit, match="is 0 of a seed"):
+        comparisons(apart, "local", ["a over c"])

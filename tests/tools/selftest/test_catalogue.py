@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from privaudit.statistics import comparisons, estimate, roc
 from privaudit.statistics import verdict as verdicts
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit.statistics.estimate import Estimate
-from privaudit_tools.selftest import bootstrap
+from privaudit.statistics.membership_test import MembershipTest, membership_test
+from privaudit_tools.selftest import bootstrap, claims
 from privaudit_tools.selftest.catalogue import CHECKS
 from privaudit_tools.selftest.check import SelftestCheck, run_checks
 from tests.conftest import Cli, refuse
@@ -30,11 +32,6 @@ def find(name: str) -> SelftestCheck:
 
 def passes(name: str) -> bool:
     return run_checks([find(name)])[0].passed
-
-
-def test_names_are_unique() -> None:
-    names = [check.name for check in CHECKS]
-    assert len(set(names)) == len(names) > 40
 
 
 def narrowed(
@@ -66,6 +63,16 @@ def trust_delong_alone(patch: pytest.MonkeyPatch) -> None:
         return max(value - 1.96 * error, 0.0), min(value + 1.96 * error, 1.0)
 
     patch.setattr(roc, "auroc_interval", alone)
+
+
+def count_a_quarter(patch: pytest.MonkeyPatch) -> None:
+    """Of the permutations that reach as far."""
+
+    def tested(strata: Any) -> MembershipTest:
+        found = membership_test(strata)
+        return replace(found, either=found.either / 4)
+
+    patch.setattr(claims, "membership_test", tested)
 
 
 def narrow_student(patch: pytest.MonkeyPatch) -> None:
@@ -148,7 +155,8 @@ def say_nothing(patch: pytest.MonkeyPatch) -> None:
         (ask_ten_times_as_much, "AUROC 0.6 is found"),
         (narrow_student, "paired difference of AUROCs"),
         (narrow_student, "equal attacks differ at 5 %"),
-        (trust_delong_alone, "0/1 scores of one rate, 100 + 10"),
+        (trust_delong_alone, "0/1 scores of one rate, 100 + 10, interval"),
+        (count_a_quarter, "0/1 scores of one rate, 20 + 20, called a leak"),
         (fix_the_threshold, "TPR at FPR 1 %"),
         (forget_holm, "any of 5 true nulls"),
         (judge_one_sided, "noise is called a leak"),

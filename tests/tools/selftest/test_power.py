@@ -43,6 +43,7 @@ def test_the_number_for_a_small_leak_by_hand() -> None:
     """(1.960 + 0.842)^2 / 6 / 0.05^2 = 523 at a variance of 1 / 6n."""
     assert required_n(AurocDesign(0.55)) == pytest.approx(523, abs=5)
     assert required_n(AurocDesign(0.5, against=0.55)) == pytest.approx(523, abs=5)
+    assert 2**29 < required_n(AurocDesign(0.500046)) < 10**9
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,7 @@ def test_what_two_trainings_share_saves_records() -> None:
         (lambda: DifferenceDesign(0.0), "tells 0 from 0"),
         (lambda: DifferenceDesign(0.6), "An AUROC of 1.1"),
         (lambda: DifferenceDesign(0.1, correlation=1.0), "A correlation of 1.0"),
+        (lambda: DifferenceDesign(0.1, against=math.nan), "A difference of nan"),
         (lambda: required_n(AurocDesign(0.6), 1.0), "A power of 1.0"),
         (lambda: required_n(AurocDesign(0.5000001)), "does not reach a power of 0.8"),
     ],

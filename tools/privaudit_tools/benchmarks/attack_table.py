@@ -2,10 +2,10 @@
 
 ``python -m privaudit_tools.benchmarks.attack_table promptfl dp-fpl lora network`` trains each
 kind of run with each seed, makes every attack on all clients, and prints a table in Markdown;
-``--scenario`` says who attacks, ``--attacks`` how, if not by all.
-Every attack with shadow models has as many of them. Seconds, the processor's on one
-thread, are what an attack takes alone, its shadow models included. ``--json FILE`` keeps
-the scores.
+``--scenario`` says who attacks, ``--attacks`` how, if not by all. Attacks that a seed's run
+refuses are left out. Every attack with shadow models has as many of them. Seconds, the
+processor's on one thread, are what an attack takes alone, its shadow models included.
+``--json FILE`` keeps the scores, of one choice of seeds, shadow models and scenario.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import logit
 from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -28,7 +29,8 @@ from privaudit import Auditor, load_run, train
 from privaudit.auditing.named_attacks import named_attacks
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.scenario import SCENARIOS
-from privaudit.core.errors import PrivauditError
+from privaudit.core.errors import ConfigError, PrivauditError
+from privaudit.core.storage import write_bytes
 from privaudit.recording.owner import use_owner
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
@@ -108,22 +110,40 @@ class Found:
     truth: list[np.ndarray]
     seconds: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON knows them."""
+        scores, truth = ([a.tolist() for a in x] for x in (self.scores, self.truth))
+        return {"scores": scores, "truth": truth, "seconds": self.seconds}
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, attack and print."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--scenario", default="server-reconstruct")
-    parser.add_argument("--attacks", nargs="*")
+    parser.add_argument("--attacks", nargs="+")
     parser.add_argument("--shadows", type=int, default=SHADOWS)
-    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args(arguments)
+    design = {
+        "seeds": asked.seeds,
+        "shadows": asked.shadows,
+        "scenario": asked.scenario,
+    }
+    try:  # what would fail behind hours of training
+        SCENARIOS.find(asked.scenario)
+        names = {kind: _names(kind, asked.attacks) for kind in asked.kinds or KINDS}
+        for some in names.values():
+            named_attacks(some, asked.shadows)
+        kept = _kept(asked.json, design) if asked.json else {}
+    except PrivauditError as error:
+        parser.error(str(error))
     torch.set_num_threads(1)
     print(f"{machine()}\n{asked.shadows} shadow models, seeds {asked.seeds}")
-    for kind in asked.kinds:
+    for kind, some in names.items():
         found = [
-            _attacked(kind, seed, asked.shadows, asked.scenario, asked.attacks)
+            _attacked(kind, seed, asked.shadows, asked.scenario, some)
             for seed in asked.seeds
         ]
         joined = {
@@ -133,14 +153,44 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 float(np.mean([one[name].seconds for one in found])),
             )
             for name in found[0]
+            if all(name in one for one in found)
         }
         if asked.json:
-            _keep(asked.json, kind, joined)
+            kept[kind] = {name: one.to_dict() for name, one in joined.items()}
+            write_bytes(asked.json, json.dumps({**design, "kinds": kept}).encode())
         print(f"\n{KINDS[kind][0]}\n\n{table(joined)}", flush=True)
 
 
+def _names(kind: str, only: Sequence[str] | None) -> Sequence[str]:
+    if kind not in KINDS:
+        raise ConfigError(f"{kind!r} is no kind of run. There are: {', '.join(KINDS)}.")
+    return only or (WRITERS if kind == "lora" else CLASSIFIERS)
+
+
+def _kept(path: Path, design: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a file keeps by kind of run.
+
+    Raises:
+        ConfigError: It is not of this module, or its runs had other seeds, shadow models
+            or another scenario.
+    """
+    if not path.exists():
+        return {}
+    try:
+        kept = json.loads(path.read_bytes())
+        there, kinds = {name: kept[name] for name in design}, dict(kept["kinds"])
+    except (ValueError, TypeError, KeyError):
+        there, kinds = {}, {}
+    if there != design:
+        raise ConfigError(
+            f"{path} has scores of {there or 'something else'}, and these are of {design}. "
+            "Name another file with --json."
+        )
+    return kinds
+
+
 def _attacked(
-    kind: str, seed: int, shadows: int, seen_in: str, only: Sequence[str] | None
+    kind: str, seed: int, shadows: int, seen_in: str, names: Sequence[str]
 ) -> dict[str, Found]:
     """Train one run, and make each attack as if it were the only one."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -152,7 +202,6 @@ def _attacked(
             owner = None
             name = settings.pop("trainer")
             run = train(name, folder=folder, seed=seed, measured_rounds=1, **settings)
-        names = only or (WRITERS if kind == "lora" else CLASSIFIERS)
         with use_owner(owner) if owner else nullcontext():
             return dict(_each(Auditor(run), names, shadows, seen_in))
 
@@ -172,7 +221,7 @@ def _each(
         try:
             result = played.attack_once(label, attack, alone, targets)
         except PrivauditError as error:
-            print(f"{label}: {error}")
+            print(f"{label} is left out: {error}", flush=True)
             continue
         clients = [
             c for c in result.clients if c.is_member.any() and not c.is_member.all()
@@ -183,10 +232,13 @@ def _each(
 
 
 def table(found: Mapping[str, Found]) -> str:
-    """Return rows of AUROC, TPR at 1 % FPR, seconds and what each adds to RMIA."""
-    first = next(name for name in found if name.startswith(RMIA))
+    """Return rows of AUROC, TPR at 1 % FPR, seconds and what each adds to RMIA, if made."""
+    if not found:
+        return "No attack was made with every seed."
+    first = next((name for name in found if name.startswith(RMIA)), "")
+    gained = f"{first} and it, less {first} and noise" if first else ""
     lines = [
-        f"| attack | AUROC | TPR at 1 % | seconds | {first} and it, less {first} |",
+        f"| attack | AUROC | TPR at 1 % | seconds | {gained} |",
         "|---|---|---|---|---|",
     ]
     for name, one in found.items():
@@ -194,7 +246,9 @@ def table(found: Mapping[str, Found]) -> str:
         ranks = _groups([_ranks(s) for s in one.scores], one.truth)
         members, others = (np.concatenate(part) for part in zip(*ranks, strict=True))
         rate = tpr_at_fpr(members, others, 0.01)
-        gain = "" if name == first else _told(_gain(found[first], one), signed=True)
+        gain = ""
+        if first not in ("", name):
+            gain = _told(gain_over(found[first], one), signed=True)
         cells = (
             name,
             _told(pooled_auroc(groups)),
@@ -203,29 +257,42 @@ def table(found: Mapping[str, Found]) -> str:
             gain,
         )
         lines.append(f"| {' | '.join(cells)} |")
-    sizes = np.concatenate(found[first].truth)
+    sizes = np.concatenate(next(iter(found.values())).truth)
     return "\n".join([*lines, f"\nn = {sizes.sum()} + {(~sizes).sum()}"])
 
 
-def _gain(rmia: Found, other: Found) -> Estimate:
-    """Return what a logistic regression of both gains over RMIA, each fold by others."""
-    together = np.column_stack(
-        [np.concatenate([_ranks(s) for s in one.scores]) for one in (rmia, other)]
-    )
-    truth = np.concatenate(rmia.truth)
-    folds = StratifiedKFold(10, shuffle=True, random_state=0)
-    both = cross_val_predict(
-        LogisticRegression(), together, truth, cv=folds, method="decision_function"
-    )
-    sizes = np.cumsum([len(t) for t in rmia.truth])[:-1]
-    parts = zip(np.split(both, sizes), rmia.scores, rmia.truth, strict=True)
+def gain_over(rmia: Found, other: Found) -> Estimate:
+    """Return what a logistic regression of both gains over one of RMIA and noise.
+
+    Each fold is fitted on the others. The noise is the other attack's ranks, shuffled
+    within clients: what a second column costs is in both, so that a score that tells
+    nothing gains 0 on average.
+    """
+    rng = np.random.default_rng(0)
+    ranks = [_ranks(scores) for scores in other.scores]
+    noise = [rng.permutation(one) for one in ranks]
+    both, alone = (_predicted(rmia, second) for second in (ranks, noise))
+    parts = zip(both, alone, rmia.truth, strict=True)
     return pooled_paired_auroc_difference(list(parts)).estimate
 
 
+def _predicted(rmia: Found, second: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return by client what regressions of RMIA's ranks and others say, out of fold."""
+    first = np.concatenate([_ranks(s) for s in rmia.scores])
+    folds = StratifiedKFold(10, shuffle=True, random_state=0)
+    together = cross_val_predict(
+        LogisticRegression(),
+        np.column_stack([first, np.concatenate(second)]),
+        np.concatenate(rmia.truth),
+        cv=folds,
+        method="decision_function",
+    )
+    return np.split(together, np.cumsum([len(t) for t in rmia.truth])[:-1])
+
+
 def _ranks(scores: np.ndarray) -> np.ndarray:
-    """Return normal scores within a client: comparable with another client's."""
-    shares: np.ndarray = (rankdata(scores) - 0.5) / len(scores)
-    return np.log(shares / (1 - shares))
+    """Return the logit of ranks within a client: comparable with another client's."""
+    return logit((rankdata(scores) - 0.5) / len(scores))
 
 
 def _groups(
@@ -239,19 +306,6 @@ def _told(one: Estimate, *, signed: bool = False) -> str:
         return one.unresolved
     sign = "+" if signed else ""
     return f"{one.value:{sign}.3f} [{one.low:{sign}.3f}, {one.high:{sign}.3f}]"
-
-
-def _keep(path: Path, kind: str, found: Mapping[str, Found]) -> None:
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    kept[kind] = {
-        name: {
-            "scores": [s.tolist() for s in one.scores],
-            "truth": [t.tolist() for t in one.truth],
-            "seconds": one.seconds,
-        }
-        for name, one in found.items()
-    }
-    path.write_text(json.dumps(kept))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from privaudit_tools.selftest.false_alarms import (
     exact_rates,
     interval_of,
     named,
+    of_an_interval,
     shift_of,
 )
 
@@ -31,11 +32,12 @@ RATIOS = (
 
 
 def test_scores_of_0_and_1() -> None:
-    """How many of 100 are called a leak, and how many intervals miss 0.5; exact."""
+    """How many of 100 intervals lie above 0.5, and how many miss it; exact."""
     print("\n| n | " + " | ".join(f"q = {rate:g}" for rate in RATES) + " |")
     print("|---" * (len(RATES) + 1) + "|")
     for sizes in SIZES:
-        cells = [f"{100 * a:.1f} / {100 * b:.1f}" for a, b in exact_rates(sizes)]
+        rates = 100 * exact_rates(sizes, of_an_interval)
+        cells = [f"{above:.1f} / {missed:.1f}" for above, missed in rates]
         print(f"| {named(sizes)} | {' | '.join(cells)} |")
 
 

@@ -7,18 +7,14 @@ stands there before any round grows with them: names, and objects that hold stat
 """
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 from statistics import median
 from typing import Any
 
 import pytest
 
-from privaudit.federation.trainer import TRAINERS
-from privaudit_tools.benchmarks.measuring import machine, spread
+from privaudit_tools.benchmarks.measuring import in_own_process, machine, spread
 from privaudit_tools.benchmarks.one_round import Asked, Measured
-from tests.places import ROOT
 
 METHODS: dict[str, dict[str, Any]] = {
     "promptfl": {},
@@ -33,15 +29,12 @@ MIB_OF_CHANCE = 24  # a process is never twice of the same size
 
 def measured(asked: Asked) -> Measured:
     """Measure in a process of its own."""
-    command = [sys.executable, "-m", "privaudit_tools.benchmarks.one_round"]
-    command.append(json.dumps(asdict(asked)))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+    printed = in_own_process("one_round", json.dumps(asdict(asked)))
+    return Measured(**json.loads(printed.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_cost_of_a_participant_as_clients_grow(name: str) -> None:
-    _need(name)
     print(
         f"\n{machine()}\n{name}: every tenth of the clients takes part in a round\n\n"
         "| clients | ms a participant | times that of 10 clients |\n|---|---|---|"
@@ -57,7 +50,6 @@ def test_cost_of_a_participant_as_clients_grow(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_memory_is_flat_in_clients_who_sit_out(name: str) -> None:
-    _need(name)
     print(
         f"\n{name}: {PARTICIPANTS} clients take part in a round, the others sit out; "
         "MiB\n\n| clients | process at most | private states | at most without them | "
@@ -72,8 +64,3 @@ def test_memory_is_flat_in_clients_who_sit_out(name: str) -> None:
             f"{found.peak - found.held:.0f} | {added[-1]:.0f} |"
         )
     assert max(added) < added[0] + MIB_OF_CHANCE
-
-
-def _need(name: str) -> None:
-    if name not in TRAINERS.names():
-        pytest.skip(f"{name} is not here")

@@ -12,9 +12,10 @@ import pytest
 
 from privaudit import Audit, Auditor, train
 from privaudit.attacks.rmia import Rmia
-from privaudit.auditing.attack_result import ClientScores, evaluate_scores
+from privaudit.auditing.attack_result import evaluate_scores
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.statistics.estimate import mean_with_t
+from privaudit_tools.benchmarks.bench_method_gate import records_alone
 from tests.other_coins import result_under_other_coins
 from tests.privaudit.statistics.test_shadow_comparison import Draw, estimated, truth
 
@@ -117,13 +118,7 @@ def test_other_coins_of_the_shadows(
         leaks = [audit.results[attack] for audit in found]
         values = np.array([leak.auroc.value for leak in leaks])
         plain = [
-            evaluate_scores(
-                "",
-                "",
-                "",
-                [ClientScores(**{**vars(c), "left_out": None}) for c in k.clients],
-            ).auroc
-            for k in leaks
+            evaluate_scores("", "", "", records_alone(k.clients)).auroc for k in leaks
         ]
         widths = [float(np.mean([e.high - e.low for e in es])) for es in (
             plain, [leak.auroc for leak in leaks]

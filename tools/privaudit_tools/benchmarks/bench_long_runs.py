@@ -6,12 +6,9 @@ many uploads a round has: 4 by default, which takes 1.8 GB of disk.
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-from privaudit_tools.benchmarks.measuring import machine
-from tests.places import ROOT
+from privaudit_tools.benchmarks.measuring import in_own_process, machine
 
 ROUNDS = (10, 100)
 UPLOADS = int(os.environ.get("BENCH_UPLOADS", "4"))
@@ -30,13 +27,6 @@ def test_memory_is_flat_in_rounds(tmp_path: Path) -> None:
 
 def peak(what: str, folder: Path, rounds: int) -> float:
     """Measure in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "privaudit_tools.benchmarks.long_run",
-        what,
-        str(folder),
-    ]
-    command += ["--rounds", str(rounds), "--uploads", str(UPLOADS)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1])["peak"])
+    size = "--rounds", str(rounds), "--uploads", str(UPLOADS)
+    printed = in_own_process("long_run", what, str(folder), *size)
+    return float(json.loads(printed.splitlines()[-1])["peak"])

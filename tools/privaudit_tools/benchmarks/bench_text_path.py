@@ -8,16 +8,20 @@ machine, and the shorter side waits more often; BENCH_THREADS=2 is for a quiet m
 import os
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from privaudit.models.clip.promptable_clip import ClassPrompts
-from privaudit.models.clip.text_tower import plain_prompt_features, prompt_tokens
-from privaudit.models.hugging_face import import_open_clip
-from privaudit_tools.benchmarks.measuring import CLASS_NAMES, CONTEXT_TOKENS, spread
+from privaudit.models.clip.text_tower import plain_prompt_features
+from privaudit_tools.benchmarks.measuring import (
+    CONTEXT_TOKENS,
+    class_tokens,
+    random_clip,
+    spread,
+)
 
 PLAIN_PASSES = 2
 FAST_PASSES_EACH = 6
@@ -32,11 +36,8 @@ class Pass(NamedTuple):
 
 
 def test_text_path_against_open_clips_own_tower() -> None:
-    names = CLASS_NAMES
-    open_clip: Any = import_open_clip()
-    clip = random_text_tower(open_clip)
-    tokenizer = open_clip.get_tokenizer("ViT-B-16")
-    tokens = prompt_tokens(tokenizer, [f"{n}." for n in names], CONTEXT_TOKENS, 77)
+    whole = random_clip()
+    clip, tokens = whole.clip, class_tokens(whole)
     float32 = ClassPrompts(clip, tokens)
     bfloat16 = ClassPrompts(clip, tokens, "bfloat16")
 
@@ -57,16 +58,6 @@ def test_text_path_against_open_clips_own_tower() -> None:
     assert relative(exact.gradient, slow.gradient) < 1e-4
     assert (rounded.features - slow.features).abs().max() < 0.01
     assert relative(rounded.gradient, slow.gradient) < 0.05
-
-
-def random_text_tower(open_clip: Any) -> nn.Module:
-    """Build ViT-B-16 with its real text tower; its image tower is not used."""
-    options = open_clip.get_model_config("ViT-B-16")
-    options["vision_cfg"] |= {"layers": 1}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        clip: nn.Module = open_clip.CLIP(**options)
-    return clip.eval().requires_grad_(False)
 
 
 def timed(encode: Callable[[Tensor], Tensor]) -> Pass:

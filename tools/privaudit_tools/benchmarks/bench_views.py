@@ -3,7 +3,6 @@
 Run by ``make bench``; 4 numbers an upload, so that only the looking up is timed.
 """
 
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,7 @@ import torch
 
 from privaudit.federation.threat_models import View, server
 from privaudit.federation.transcript import SERVER, ChainEnd, Message, TranscriptFolder
-from privaudit_tools.benchmarks.measuring import machine, timed
-from tests.places import ROOT
+from privaudit_tools.benchmarks.measuring import in_own_process, machine, timed
 
 ROUNDS, CLIENTS, SHADOWS = 50, (10, 100, 1_000), 16
 
@@ -24,16 +22,8 @@ def test_looking_up_a_client_costs_no_more_among_many() -> None:
     print("| clients | read, s | look-ups, ms a client |\n|---|---|---|")
     spent = []
     for clients in CLIENTS:
-        command = [
-            sys.executable,
-            "-m",
-            "privaudit_tools.benchmarks.bench_views",
-            str(clients),
-        ]
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        read, looked = map(float, done.stdout.split())
+        printed = in_own_process("bench_views", str(clients))
+        read, looked = map(float, printed.split())
         spent.append(looked)
         print(f"| {clients:,} | {read:.2f} | {looked:.2f} |")
     assert spent[-1] < 3 * spent[0]

@@ -154,7 +154,7 @@ def _print_read(read: ReadTexts, texts: list[Text]) -> None:
         ("tokens by the span", spans, held),
         ("pairs by the span", read.places, pairs),
     ):
-        if found is not None:
+        if found is not None and true:
             right = len(found & true)
             shares = right / len(true), right / max(1, len(found))
             print(f"{how}: recall {shares[0]:.3f}, precision {shares[1]:.3f}")

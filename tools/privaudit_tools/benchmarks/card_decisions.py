@@ -1,20 +1,22 @@
 """``python -m privaudit_tools.benchmarks.card_decisions [COUNT]``: which verdicts a card keeps.
 
-Simulated runs of fair coins and normal scores, whose members score higher: the verdict
-that exact numbers give beside the one of a card's noised number.
+Simulated runs of fair coins and normal scores, whose members score higher: the verdict of
+an audit, with fewer permutations, beside the one of a card's noised number.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import numpy as np
 from scipy.special import ndtri
 
 from privaudit.privacy.noised_auroc import RankQuery, interval
+from privaudit.statistics import membership_test
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.verdict import judge_leak
+from privaudit_tools.selftest.claims import judged
 
 SIZES = ((46, 44, 42), (54,) * 10, (200,) * 10, (1000,) * 10)  # candidates by client
 AUROCS = (0.5, 0.55, 0.6, 0.7)
@@ -24,12 +26,12 @@ KINDS = ("leaks", "no evidence", "underpowered", "reversed")
 def verdicts_of(
     sizes: Sequence[int], auroc: float, rng: np.random.Generator
 ) -> tuple[str, str]:
-    """Return the verdict of one run's exact number, and that of its card."""
+    """Return the verdict of one run's audit, and that of its card."""
     count, ends = sum(sizes), np.cumsum(sizes)[:-1]
     is_member = rng.random(count) < 0.5
     scores = rng.normal(size=count) + ndtri(auroc) * 2**0.5 * is_member
     parts = zip(np.split(scores, ends), np.split(is_member, ends), strict=True)
-    exact = judge_leak(pooled_auroc([(s[x], s[~x]) for s, x in parts]))
+    exact = judged([(s[x], s[~x]) for s, x in parts])
     query = RankQuery.of(np.split(np.arange(count), ends), np.split(scores, ends))
     noise = round(rng.normal() * query.scale)
     value = query.auroc(query.exact(is_member) * query.fine + noise)
@@ -41,10 +43,11 @@ def verdicts_of(
 def main(count: int) -> None:
     """Print a row for each design: shares of verdicts, and how often both agree."""
     rng = np.random.default_rng(5)
-    print("| candidates | AUROC | exact numbers, in % | a card | same verdict |")
+    print("| candidates | AUROC | an audit, in % | a card | same verdict |")
     for sizes in SIZES:
         for auroc in AUROCS:
-            pairs = [verdicts_of(sizes, auroc, rng) for _ in range(count)]
+            with patch.object(membership_test, "DRAWS", 199):
+                pairs = [verdicts_of(sizes, auroc, rng) for _ in range(count)]
             exact, card = (Counter(kinds) for kinds in zip(*pairs, strict=True))
             shares = [
                 " / ".join(f"{100 * found[kind] / count:.0f}" for kind in KINDS)

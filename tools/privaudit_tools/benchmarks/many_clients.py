@@ -1,9 +1,10 @@
 """What federations of thousands of clients cost: in seconds and memory.
 
 ``python -m privaudit_tools.benchmarks.many_clients train promptfl 10000 --rounds 5`` makes a
-table of embeddings with two to four records for each client, trains on it, prints JSON; ``attack``
-trains, and then attacks some clients with shadow models. In a process of its own, so
-that its peak is its own; seconds are the processor's, on one thread. A run with
+table of embeddings with two or more records for each client, three on average, trains
+on it, prints JSON; ``attack`` trains, and then attacks some clients with shadow models. In
+a process of its own, so that its peak is its own; seconds are the processor's, on one
+thread, those a round of all but first and last, null where no other is. A run with
 ``--participants`` has so many in each round, by default one of a hundred clients, and
 ``--tested`` is the run's ``--tested-clients``.
 """
@@ -45,8 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         folder = asked.runs or Path(scratch)
-        data = write_embeddings(folder / "embeddings.npz", asked.clients)
-        return _measured(asked, folder, data)
+        data = folder / "embeddings.npz"
+        if data.exists():
+            parser.error(f"{data} is there already. Name another folder with --runs.")
+        folder.mkdir(parents=True, exist_ok=True)
+        return _measured(asked, folder, write_embeddings(data, asked.clients))
 
 
 def _measured(asked: argparse.Namespace, folder: Path, data: Path) -> dict[str, Any]:
@@ -69,11 +73,12 @@ def _measured(asked: argparse.Namespace, folder: Path, data: Path) -> dict[str, 
     )
     moments.append(process_time())
     peak = getrusage(RUSAGE_SELF).ru_maxrss / 2**10
+    rounds = np.diff(moments)[1:-2]  # but the first and the last
     found: dict[str, Any] = {
         "clients": asked.clients,
         "participants": participants,
         "seconds": moments[-1] - moments[0],
-        "seconds a round": float(np.median(np.diff(moments)[1:-2])),
+        "seconds a round": float(np.median(rounds)) if len(rounds) else None,
         "MiB": peak,
         "MiB on disk": sum(f.stat().st_size for f in run.path.rglob("*.*")) / 2**20,
     }
@@ -86,7 +91,7 @@ def _measured(asked: argparse.Namespace, folder: Path, data: Path) -> dict[str, 
 
 
 def write_embeddings(path: Path, clients: int) -> Path:
-    """Write two to four records for each client, and those of tests and reference."""
+    """Write two or more records for each client, three on average, and reference and tests."""
     rng = np.random.default_rng(0)
     digits = populate(make_config("promptfl")).records
     owners = np.repeat(np.arange(clients), 2)

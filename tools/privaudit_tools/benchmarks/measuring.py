@@ -1,6 +1,8 @@
-"""What the benches share: a clock, a CLIP of real size, and how a table is printed."""
+"""What the benches share: a clock, a process, a CLIP of real size, and how tables print."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -66,6 +68,22 @@ def machine() -> str:
         f"threads used: {torch.get_num_threads()}, torch {torch.__version__}; load of "
         f"the machine before: {os.getloadavg()[0]:.1f}"
     )
+
+
+def in_own_process(module: str, *words: str) -> str:
+    """Return what a module of this folder prints, run by itself at the clone's root.
+
+    Its errors go where this process's go.
+
+    Raises:
+        subprocess.CalledProcessError: It fails.
+    """
+    command = [sys.executable, "-m", f"{__package__}.{module}", *words]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        command, cwd=root, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout
 
 
 def spread(values: Sequence[float]) -> str:

@@ -62,21 +62,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     bank = caltech(asked.caltech, asked.classes) if asked.caltech else scans()
     coop = CoOp(epochs=asked.epochs, learning_rate=asked.rate, optimizer="adam")
-    print(f"{machine()}\n{asked}\n\n| shots | split | attack | AUROC | control | n |")
-    print("|---|---|---|---|---|---|")
+    head = "| shots | split | attack | AUROC | control | n | different records |"
+    print(f"{machine()}\n{asked}\n\n{head}\n{'|---' * 7}|")
     for shots in asked.shots:
         for split in ("coin", "train/test"):
             game = Game(bank, coop, shots, split == "coin", asked.shadows)
-            for name, (true, control) in game.play(asked.owners, asked.seed).items():
-                size = " + ".join(
-                    str(sum(map(len, s))) for s in zip(*true, strict=True)
-                )
-                shown = f"{_told(true)} | {_told(control)} | {size}"
+            found, asked_about = game.play(asked.owners, asked.seed)
+            both = [np.concatenate(one) for one in zip(*asked_about, strict=True)]
+            size, different = (
+                " + ".join(str(len(one)) for one in sides)
+                for sides in (both, map(np.unique, both))
+            )
+            for name, sides in found.items():
+                told = " | ".join(_told(groups, asked_about) for groups in sides)
+                shown = f"{told} | {size} | {different}"
                 print(f"| {shots} | {split} | {name} | {shown} |", flush=True)
 
 
-def _told(groups: Groups) -> str:
-    found = pooled_auroc(groups)
+def _told(groups: Groups, records: Groups) -> str:
+    found = pooled_auroc(groups, clusters=records)  # owners share records
     return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
@@ -228,8 +232,13 @@ class Game:
     by_coin: bool
     shadows: int
 
-    def play(self, owners: int, seed: int) -> dict[str, tuple[Groups, Groups]]:
-        """Return scores of members and others by attack, beside a prompt and a control."""
+    def play(
+        self, owners: int, seed: int
+    ) -> tuple[dict[str, tuple[Groups, Groups]], Groups]:
+        """Return scores by attack, beside a prompt and a control, and whose they are.
+
+        All by owner, of members and of others; a record may be asked about of several owners.
+        """
         rng = np.random.default_rng(seed)
         pool = self._draw(rng, np.zeros(0, int), 1 if self.by_coin else 2)
         drawn = [self._split(rng, pool) for _ in range(self.shadows)]
@@ -240,10 +249,12 @@ class Game:
         )
         contrast = Contrast.fit(of_others, seed)
         found: dict[str, tuple[Groups, Groups]] = {}
+        asked_about: Groups = []
         for owner in range(owners):
             positions, is_in = self._split(
                 rng, self._draw(rng, np.concatenate(pool), 1)
             )
+            asked_about.append((positions[is_in], positions[~is_in]))
             taken = np.concatenate([*pool, positions])
             other, is_used = self._split(rng, self._draw(rng, taken, 1))
             records = self.bank.pick(positions)
@@ -263,7 +274,7 @@ class Game:
                 for name, scores in told.items():
                     side = found.setdefault(name, ([], []))[place]
                     side.append((scores[is_in], scores[~is_in]))
-        return found
+        return found, asked_about
 
     def _draw(
         self, rng: np.random.Generator, taken: np.ndarray, times: int
@@ -277,13 +288,11 @@ class Game:
         for kind in range(int(labels.max()) + 1):
             own = rng.permutation(np.flatnonzero((labels == kind) & here))
             if self.by_coin:
-                members.append(own[:count])
-                others.append(own[count : 2 * count])
+                rest = own[count:]
             else:
-                members.append(own[:count])
-                others.append(
-                    rng.permutation(np.flatnonzero((labels == kind) & there))[:count]
-                )
+                rest = rng.permutation(np.flatnonzero((labels == kind) & there))
+            members.append(own[:count])
+            others.append(rest[:count])
         return np.concatenate(members), np.concatenate(others)
 
     def _split(

@@ -53,7 +53,12 @@ def with_differences(page: str) -> str:
 
 
 def _written(table: WritesTable, mark: re.Match[str]) -> str:
-    name, metric, *rows = (part.strip() for part in mark[2].split(";"))
+    name, *parts = (part.strip() for part in mark[2].split(";"))
+    if len(parts) < 2:
+        raise SystemExit(
+            f"{mark[2]!r} is not a table, a metric and rows: TABLE; METRIC; ROW."
+        )
+    metric, *rows = parts
     stored = read_stored(ROOT / "docs" / "tables" / "results" / f"{name}.json")
     return f"{mark[1]}\n{table(stored, metric, rows)}\n\n{mark[3]}"
 
@@ -121,19 +126,20 @@ def differences(stored: StoredTable, metric: str, rows: Sequence[str]) -> str:
         SystemExit: There is no such metric or row, only one row, or no shared seed.
     """
     with_mean = rows[-1] == MEAN
-    first, *others = rows[: len(rows) - with_mean]
-    _refuse_unknown(stored, metric, [first, *others])
+    named = rows[: len(rows) - with_mean] or rows
+    _refuse_unknown(stored, metric, named)
+    first, *others = named
     counts, lines = set[int](), dict[tuple[str, ...], list[list[str]]]()
     for group in stored.plan.groups:
         for other in others:
             gaps = _gaps(stored, metric, group, (first, other))
             if not gaps:
                 continue
+            if with_mean and (mean := _mean_gaps(list(gaps.values()))):
+                gaps[MEAN] = mean
             counts |= {len(one) for one in gaps.values()}
-            if with_mean:
-                gaps[MEAN] = _mean_gaps(list(gaps.values()))
-            named = f"{first} less {other}" if len(others) > 1 else ""
-            head = ": ".join(filter(None, (group[0].group, named)))
+            head = f"{first} less {other}" if len(others) > 1 else ""
+            head = ": ".join(filter(None, (group[0].group, head)))
             cells = [_cell(mean_with_t(list(one.values()))) for one in gaps.values()]
             lines.setdefault(tuple(gaps), []).append([head, *cells])
     if not counts:

@@ -33,7 +33,7 @@ def paired(table: Path, upper: Cell, lower: Cell, how: str) -> Estimate:
     """Return a difference or a ratio of two cells over seeds.
 
     Raises:
-        SystemExit: A cell is not stored by seed, or the two share none.
+        SystemExit: A cell is not stored by seed, the two share none, or as :func:`compared`.
     """
     found = compared(read_stored(table), upper, lower, how)
     if found is None:
@@ -44,10 +44,18 @@ def paired(table: Path, upper: Cell, lower: Cell, how: str) -> Estimate:
 def compared(
     stored: StoredTable, upper: Cell, lower: Cell, how: str
 ) -> Estimate | None:
-    """Return the same of a table that was read; None without a shared seed."""
+    """Return the same of a table that was read; None without a shared seed.
+
+    Raises:
+        SystemExit: A number to divide by is 0.
+    """
     pairs = by_seed(stored, upper, lower).values()
     if not pairs:
         return None
+    if how == "over" and not all(b for _, b in pairs):
+        raise SystemExit(
+            f"{lower} is 0 of a seed: nothing is a ratio to that. Use less."
+        )
     return mean_with_t([a / b if how == "over" else a - b for a, b in pairs])
 
 
@@ -77,6 +85,10 @@ def main(how: str, table: str, *rest: str) -> None:
         upper, lower = (one, row, column), (other, below, under)
         print(paired(Path(table), upper, lower, how))
         return
+    if how != "lengths":
+        raise SystemExit(
+            f"{how!r} is nothing to print. There are: less, over, lengths."
+        )
     (runs,) = rest
     for record in read_records(Path(table)).runs:
         if record.trainer == "dp-fpl" and (Path(runs) / record.run).is_dir():

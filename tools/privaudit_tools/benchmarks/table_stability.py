@@ -20,7 +20,7 @@ from itertools import chain, groupby
 from math import inf
 from pathlib import Path
 from statistics import stdev
-from typing import Any, cast
+from typing import Any, cast, get_args
 from unittest.mock import patch
 
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor
 from privaudit import load_run
 from privaudit.cli.options import settings as read_settings
 from privaudit.core.errors import ConfigError
-from privaudit.core.portable_bits import chosen_bits, start_anew
+from privaudit.core.portable_bits import Bits, chosen_bits, start_anew
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.records import Records
 from privaudit.models.frozen_model import FrozenModel
@@ -237,6 +237,12 @@ def distance(one: Tensors, other: Tensors) -> float:
     return (apart / whole) ** 0.5 if whole else 0.0
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers: try 1,2,3")
+    return tuple(map(int, text.split(",")))
+
+
 def main() -> None:
     """Print what was compared of each row, and which cells are beyond their limit."""
     start_anew(chosen_bits(sys.argv, by_default="portable"))  # as `privaudit table`
@@ -244,15 +250,17 @@ def main() -> None:
     asked.add_argument("plans", nargs="+", type=Path)
     asked.add_argument("--rows", default="")
     asked.add_argument("--columns")
-    asked.add_argument("--seeds", default="1,2,3")
+    asked.add_argument("--seeds", type=_numbers, default=(1, 2, 3))
     asked.add_argument("--set", action="append", dest="setting")
+    asked.add_argument("--bits", choices=get_args(Bits))  # read above
     asked.add_argument("--runs", type=Path, default=Path("runs") / "stability")
     given = asked.parse_args()
-    seeds = tuple(map(int, given.seeds.split(",")))
     beyond: dict[str, None] = {}
     print(HEAD, flush=True)
     for path in given.plans:
-        plan = overridden(read_plan(path), read_settings(given.setting), {}, seeds)
+        plan = overridden(
+            read_plan(path), read_settings(given.setting), {}, given.seeds
+        )
         columns = given.columns or f"^{re.escape(plan.columns[0].name)}$"
         there = path.parent / RESULTS / f"{path.stem}.json"
         stored = read_stored(there) if there.is_file() else None

@@ -8,7 +8,7 @@ Source: Efron, "Better bootstrap confidence intervals", JASA 82, 1987; several s
 Davison and Hinkley, "Bootstrap methods and their application", 1997, section 5.3.2.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -167,7 +167,11 @@ def bootstrap_auroc(
         ConfigError: A class is empty, a score is not finite, or the replicates are few.
     """
     check_confidence(confidence)
-    _check_replicates(replicates)
+    if replicates < _FEWEST:
+        raise ConfigError(
+            f"{replicates} bootstrap replicates have no tails to read an interval "
+            f"from. Use at least {_FEWEST}, or 1000."
+        )
     placements = delong_components(member_scores, nonmember_scores, clusters=clusters)
     value, counts = placements.value, (len(member_scores), len(nonmember_scores))
     if value in (0.0, 1.0):
@@ -175,7 +179,8 @@ def bootstrap_auroc(
         low, high = (low, 1.0) if value else (0.0, 1 - low)
         return Estimate(value, low, high, counts, "AUROC, exact", confidence)
     resampling = Resampling.of(member_scores, nonmember_scores, clusters)
-    aurocs = _replicate(resampling, rng, replicates, resampling.aurocs)
+    draws = resampling.draws(rng, replicates)
+    aurocs = np.concatenate([resampling.aurocs(*counts) for counts in draws])
     tails = np.array([(1 - confidence) / 2, (1 + confidence) / 2])
     if interval == "bca":
         skew = _acceleration(placements)
@@ -185,23 +190,6 @@ def bootstrap_auroc(
     method = f"AUROC, {interval} bootstrap of {replicates} {kind}"
     ends = min(float(low), value), max(float(high), value)
     return Estimate(value, *ends, counts, method, confidence)
-
-
-def _replicate(
-    resampling: Resampling,
-    rng: np.random.Generator,
-    replicates: int,
-    statistic: Callable[[MemberCounts, NonmemberCounts], Replicates],
-) -> Replicates:
-    return np.concatenate([statistic(*c) for c in resampling.draws(rng, replicates)])
-
-
-def _check_replicates(replicates: int) -> None:
-    if replicates < _FEWEST:
-        raise ConfigError(
-            f"{replicates} bootstrap replicates have no tails to read an interval "
-            f"from. Use at least {_FEWEST}, or 1000."
-        )
 
 
 def _bias(found: Replicates, value: float) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
-from scipy.special import expit
+from scipy.special import expit, log_expit
 
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.privacy.accountant import gaussian_epsilon, gaussian_multiplier
@@ -113,7 +113,7 @@ class RandomisedResponse:
         right = float(expit(self.epsilon))
         if right <= delta:
             return 0.0
-        return max(math.log(right - delta) - math.log(1 - right), 0.0)
+        return max(math.log(right - delta) - float(log_expit(-self.epsilon)), 0.0)
 
 
 AT_ONCE = 1_000_000  # scores; more would only take memory

@@ -14,9 +14,10 @@ from privaudit.execution.jobs import Executor, Job, results_of
 from privaudit.statistics.estimate import Estimate, proportion
 from privaudit.statistics.progress import Watcher
 
-CONFIDENCE = 0.999  # about 40 checks: so few sound ones fail that a failure means much
+CONFIDENCE = 0.999  # about 50 checks: so few sound ones fail that a failure means much
 
 Measure = Callable[[np.random.Generator], Estimate]
+Trial = Callable[[np.random.Generator], bool]
 Progress = Callable[[str], None]
 
 
@@ -141,9 +142,7 @@ def perform_check(
     return SelftestOutcome(check, observed, time.monotonic() - start)
 
 
-def share_of(
-    trial: Callable[[np.random.Generator], bool], trials: int
-) -> Callable[[np.random.Generator], Estimate]:
+def share_of(trial: Trial, trials: int) -> Measure:
     """Return a measure: the share of so many trials in which something happens."""
 
     def measure(rng: np.random.Generator) -> Estimate:

@@ -1,18 +1,17 @@
 """Do verdicts cry wolf, and do they see one?"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
 from privaudit.statistics import comparisons, roc, verdict
-from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.evidence import weigh
 from privaudit.statistics.membership_test import membership_test
 from privaudit_tools.selftest import power
-from privaudit_tools.selftest.check import SelftestCheck, by_coin, share_of
+from privaudit_tools.selftest.check import SelftestCheck, Trial, by_coin, share_of
 
 _LEAK, _CHANGE = "verdict on a leak", "verdict on a change"
 _DESIGN = power.AurocDesign(0.6)
@@ -28,7 +27,7 @@ def _shift(auroc: float) -> float:
 Groups = Sequence[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]]
 
 
-def _judged(groups: Groups) -> verdict.Verdict:
+def judged(groups: Groups) -> verdict.Verdict:
     """Return what an audit of clients' members' and others' scores says."""
     strata = [
         (np.concatenate(one), np.arange(len(one[0]) + len(one[1])) < len(one[0]))
@@ -42,21 +41,20 @@ def _judged(groups: Groups) -> verdict.Verdict:
 def _alarm(rng: np.random.Generator) -> bool:
     """Say whether noise on five clients is called a leak."""
     groups = [by_coin(rng.normal(size=50), rng)[1:] for _ in range(5)]
-    return _judged(groups).kind == "leaks"
+    return judged(groups).kind == "leaks"
 
 
 def _cleared(rng: np.random.Generator) -> bool:
     """Say whether a leak at the margin is called none."""
     members, others = rng.normal(size=(2, 600))
-    return _judged([(members + _shift(0.55), others)]).kind == "no evidence"
+    return judged([(members + _shift(0.55), others)]).kind == "no evidence"
 
 
 def _finds(rng: np.random.Generator) -> bool:
     members, others = rng.normal(size=(2, _FOUND))
-    return _judged([(members + _shift(_DESIGN.auroc), others)]).kind == "leaks"
+    return judged([(members + _shift(_DESIGN.auroc), others)]).kind == "leaks"
 
 
-Trial = Callable[[np.random.Generator], bool]
 Scored = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]
 
 
@@ -103,11 +101,7 @@ def _passes(rng: np.random.Generator) -> bool:
 
 def _change_of(scores: Scored) -> comparisons.Difference:
     at = comparisons.paired_auroc_at([scores])
-
-    def interval_at(confidence: float) -> Estimate:
-        return at(confidence).estimate
-
-    return comparisons.Difference("AUROC", interval_at, margin=0.05)
+    return comparisons.Difference("AUROC", lambda c: at(c).estimate, margin=0.05)
 
 
 def _any_of_five(rng: np.random.Generator) -> bool:

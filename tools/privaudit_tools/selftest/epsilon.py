@@ -1,7 +1,5 @@
 """Are lower bounds on epsilon below the truth, and do they show something?"""
 
-from dataclasses import replace
-
 import numpy as np
 
 from privaudit.statistics.epsilon.bound import EpsilonMethod
@@ -39,10 +37,7 @@ def _beyond_truth(
 ) -> Measure:
     def measure(rng: np.random.Generator) -> Estimate:
         coverage = calibration.coverage(bound, mechanism, n, _AUDITS, rng)
-        beyond = round(coverage.value * _AUDITS)
-        return replace(
-            proportion(beyond, _AUDITS, CONFIDENCE), method="share of false bounds"
-        )
+        return proportion(round(coverage.value * _AUDITS), _AUDITS, CONFIDENCE)
 
     return measure
 

@@ -1,9 +1,9 @@
 """Do verdicts and intervals hold with ties and with unequal classes?
 
 Two ways. Scores of 0 and 1 with one rate in both classes: every outcome is weighed by
-its chance, and nothing is drawn. Thirteen distributions, tied or not, alike in both
-classes or shifted to a true AUROC: simulated. ``benchmarks/bench_false_alarms.py`` beside
-this folder prints both tables whole.
+its chance, and nothing but an audit's permutations is drawn. Thirteen distributions, tied
+or not, alike in both classes or shifted to a true AUROC: simulated.
+``benchmarks/bench_false_alarms.py`` beside this folder prints tables of intervals.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +11,15 @@ from functools import cache
 from itertools import product
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.optimize import bisect
 from scipy.special import expit, logit, ndtri, stdtrit
 from scipy.stats import binom
 
-from privaudit.statistics import roc, verdict
+from privaudit.statistics import roc
 from privaudit.statistics.estimate import Estimate
-from privaudit_tools.selftest.check import SelftestCheck, share_of
+from privaudit_tools.selftest.check import SelftestCheck, Trial, share_of
+from privaudit_tools.selftest.claims import judged
 
 _GROUP = "ties and unequal classes"
 RATES = (0.01, 0.02, 0.05, 0.1, 0.5, 0.9, 0.95, 0.98)
@@ -77,58 +78,58 @@ def interval_of(
     )
 
 
+Scores = Float[np.ndarray, " _"]
+Says = Callable[[Scores, Scores], Sequence[bool]]
+"""What is said of members' and others' scores."""
+
+
+def of_an_audit(members: Scores, others: Scores) -> Sequence[bool]:
+    """Say whether an audit's verdict is "leaks"."""
+    return [judged([(members, others)]).kind == "leaks"]
+
+
+def of_an_interval(members: Scores, others: Scores) -> Sequence[bool]:
+    """Say whether the AUROC's interval lies above 0.5, and whether it excludes that."""
+    estimate = roc.auroc(members, others)
+    return [estimate.low > 0.5, estimate.excludes(0.5)]
+
+
 def exact_rates(
-    sizes: tuple[int, int], rates: Sequence[float] = RATES
-) -> list[tuple[float, float]]:
-    """Return the chance of "leaks", and of an interval without 0.5, for each rate.
+    sizes: tuple[int, int], says: Says, rates: Sequence[float] = RATES
+) -> Float[np.ndarray, "rates said"]:
+    """Return the chance of what is said, for each rate.
 
     Exact: of scores that are 1 at that rate and 0 else, in both classes.
     """
-    chances = [
-        [binom.pmf(np.arange(size + 1), size, rate) for size in sizes] for rate in rates
-    ]
-    results, misses = _outcomes(sizes, chances)
-    return [
-        (float(inside @ results @ outside), float(inside @ misses @ outside))
-        for inside, outside in chances
-    ]
+    inside, outside = (
+        np.array([binom.pmf(np.arange(size + 1), size, rate) for rate in rates])
+        for size in sizes
+    )
+    likely = [chance.max(axis=0) > _IGNORED for chance in (inside, outside)]
+    found = []
+    for i, j in product(*map(np.flatnonzero, likely)):
+        said = says(1.0 * (np.arange(sizes[0]) < i), 1.0 * (np.arange(sizes[1]) < j))
+        found.append(np.outer(inside[:, i] * outside[:, j], np.array(said)))
+    return np.sum(found, axis=0)
 
 
-def _outcomes(
-    sizes: tuple[int, int], chances: list[list[Float[np.ndarray, " _"]]]
-) -> tuple[Bool[np.ndarray, "_ _"], Bool[np.ndarray, "_ _"]]:
-    """Return what is said of each pair of counts that is likely at some rate."""
-    results, misses = np.zeros((2, sizes[0] + 1, sizes[1] + 1), bool)
-    likely = [np.max([c[k] for c in chances], axis=0) > _IGNORED for k in (0, 1)]
-    for i, j in product(*(np.flatnonzero(mask) for mask in likely)):
-        ones = np.arange(sizes[0]) < i, np.arange(sizes[1]) < j
-        estimate = roc.auroc(ones[0] * 1.0, ones[1] * 1.0)
-        results[i, j] = verdict.judge_leak(estimate).kind == "leaks"
-        misses[i, j] = estimate.excludes(0.5)
-    return results, misses
-
-
-def _exact(sizes: tuple[int, int], which: int) -> Callable[[object], Estimate]:
-    """Return a measure that draws nothing: the worst rate's chance."""
+def _exact(sizes: tuple[int, int], says: Says) -> Callable[[object], Estimate]:
+    """Return a measure that draws nothing: the worst rate's chance of what is said first."""
 
     def measure(_: object) -> Estimate:
-        worst = max(rates[which] for rates in exact_rates(sizes))
+        worst = float(exact_rates(sizes, says)[:, 0].max())
         return Estimate(worst, worst, worst, sizes, "exact enumeration")
 
     return measure
 
 
-def _misses(sizes: tuple[int, int], auroc: float) -> Callable[..., bool]:
+def _misses(sizes: tuple[int, int], auroc: float) -> Trial:
     """Return a trial: one of the distributions, and whether its AUROC is missed."""
-    names = list(DISTRIBUTIONS)
-    shifts: dict[str, float] = {}
+    distributions = list(DISTRIBUTIONS.values())
 
     def trial(rng: np.random.Generator) -> bool:
-        name = names[rng.integers(len(names))]
-        if name not in shifts:
-            shifts[name] = shift_of(DISTRIBUTIONS[name], auroc)
-        interval = interval_of(DISTRIBUTIONS[name], sizes, shifts[name], rng)
-        return interval.excludes(auroc)
+        one = distributions[rng.integers(len(distributions))]
+        return interval_of(one, sizes, shift_of(one, auroc), rng).excludes(auroc)
 
     return trial
 
@@ -143,12 +144,16 @@ CHECKS = (
     *(
         SelftestCheck(
             _GROUP,
-            f"0/1 scores of one rate, {named(s)}, called a leak (exact)",
+            f"0/1 scores of one rate, {named(sizes)}, {what} (exact)",
             0.0,
             0.03,
-            _exact(s, 0),
+            _exact(sizes, says),
         )
-        for s in _FEW
+        for sizes in _FEW
+        for what, says in (
+            ("called a leak", of_an_audit),
+            ("interval above 0.5", of_an_interval),
+        )
     ),
     *(
         SelftestCheck(

@@ -1,17 +1,15 @@
 """Do intervals hold the truth as often as they say?"""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from privaudit.statistics import comparisons, roc
 from privaudit_tools.selftest import bootstrap
-from privaudit_tools.selftest.check import SelftestCheck, by_coin, share_of
+from privaudit_tools.selftest.check import SelftestCheck, Trial, by_coin, share_of
 
 _GROUP = "intervals at 95 %"
-Trial = Callable[[np.random.Generator], bool]
 
 
 def _noise_in_clients(rng: np.random.Generator) -> bool:

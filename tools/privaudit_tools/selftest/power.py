@@ -62,8 +62,8 @@ class DifferenceDesign:
 
     Attributes:
         difference: The true one, in (-1, 1).
-        against: What its interval is to exclude: 0 to find a change, the margin to rule
-            a larger one out.
+        against: What its interval is to exclude, in (-1, 1): 0 to find a change, the
+            margin to rule a larger one out.
         baseline: The second AUROC; the first is ``baseline + difference``.
         correlation: Of the two AUROCs, since they are of the same records, in [-1, 1);
             0.56 to 1 between trainers on digits, 0 between unrelated attacks.
@@ -82,6 +82,11 @@ class DifferenceDesign:
     def __post_init__(self) -> None:
         _check_aurocs(self.baseline, self.baseline + self.difference)
         normal_quantile(self.confidence)
+        if not -1 < self.against < 1:
+            raise ConfigError(
+                f"A difference of {self.against:g} is not between -1 and 1, as those of "
+                "AUROCs are. Use 0 to find a change, 0.05 to rule a larger one out."
+            )
         _check_apart(self.difference, self.against)
         if not -1 <= self.correlation < 1:
             raise ConfigError(
@@ -139,12 +144,12 @@ def required_n(design: AurocDesign | DifferenceDesign, power: float = _POWER) ->
         )
     high = 2
     while design.power(high) < power:
-        high *= 2
-        if high > _MOST:
+        if high == _MOST:
             raise ConfigError(
                 f"{design} does not reach a power of {power:g} at {_MOST} records of "
                 "each class. Ask for a larger difference."
             )
+        high = min(2 * high, _MOST)
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
