@@ -51,7 +51,7 @@ def blocks_of(result: BenchmarkResult, command: str, picture: str) -> list[Block
         Paragraph(_introduction(result)),
         Command(command),
         Heading("What may be concluded"),
-        *_concluded(result, judged),
+        *_concluded(result, judged, command),
         Heading("What may not"),
         Bullets(limits(result, judged)),
         Heading("All rows"),
@@ -169,17 +169,20 @@ def _largest(certified: Sequence[Mapping[str, float | None]], guarantee: str) ->
         "-" if None in one else f"{max(e for e in one if e is not None):.3g}"
         for one in found
     )
-    return f"{numbers} ({guarantee})" if guarantee else numbers
+    is_of_all = not any(epsilon for one in certified for epsilon in one.values())
+    return numbers if is_of_all or not guarantee else f"{numbers} ({guarantee})"
 
 
-def _concluded(result: BenchmarkResult, judged: Judged) -> Iterator[Block]:
+def _concluded(
+    result: BenchmarkResult, judged: Judged, command: str
+) -> Iterator[Block]:
     """Yield sentences to act on, how many of three there are, and what else holds."""
     said = advice(result, judged)
     few = ("none", "one", "two", "three")[len(said)]
     yield Paragraph(
         "For tasks like this, and a server that attacks as "
         f"{result.plan.attacked} does, these numbers support {few} of three sentences "
-        "to act on:"
+        f"to act on, by `{command}`:"
     )
     yield Bullets([*said, *_names_told(result, judged)])
 
