@@ -13,6 +13,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import to_plain
 from privaudit.execution.jobs import computing_here
 from privaudit.federation.transcript import PUBLIC, UPLOAD_KINDS, bytes_sent
+from privaudit.recording.bundle import ORIGIN
 from privaudit.recording.owner import chosen_owner
 from privaudit.runs.run import Run
 from privaudit.runs.utility import measure_tests
@@ -93,6 +94,7 @@ def measure_costs(
     uploads = sum(message.kind in UPLOAD_KINDS for message in sent)
     reached = _reached(run.metrics, target)
     clients = len(run.truth.clients)
+    is_unowned = run.origin == ORIGIN and not chosen_owner()
     query_counts = [line.get("model_queries") for line in run.metrics]
     return Costs(
         up_per_client=up / clients,
@@ -105,7 +107,7 @@ def measure_costs(
         rounds_to_target=reached,
         seen_every_round=_measured_until(run.metrics, reached),
         target=target,
-        fairness=None if run.origin and not chosen_owner() else measure_fairness(run),
+        fairness=None if is_unowned else measure_fairness(run),
         local=_probe(run) if probe and not run.origin else None,
     )
 
