@@ -23,10 +23,6 @@ MOST = 3
 WORTH = 0.02  # of utility: what a practitioner may give up, or would not miss
 
 
-def _number(estimate: Estimate) -> str:
-    return f"{estimate:.3f}"
-
-
 def advice(result: BenchmarkResult, judged: Judged) -> list[str]:
     """Return the sentences that the numbers support, the most useful first.
 
@@ -58,7 +54,7 @@ def _better(judged: Judged, curve: str, measure: str) -> Iterator[str]:
             bound = at_least(row.standing.where)
             yield (
                 f"Train by {_named(row)} rather than {curve}: at equal {measure} its AUROC "
-                f"is {bound}{_number(row.standing.distance)} lower "
+                f"is {bound}{row.standing.distance:.3f} lower "
                 f"({_counted(row, row.p)}){_elsewhere(row, judged)}."
             )
             return
@@ -72,7 +68,7 @@ def _summed(judged: Judged, curve: str, measure: str) -> Iterator[str]:
             bound = at_least(row.standing.where)
             yield (
                 f"Let the server learn sums alone: at equal {measure} the AUROC of "
-                f"{_named(row)} is {bound}{_number(row.standing.distance)} lower than that of "
+                f"{_named(row)} is {bound}{row.standing.distance:.3f} lower than that of "
                 f"{curve} ({_counted(row, row.p)})."
             )
             return
@@ -86,7 +82,7 @@ def _elsewhere(row: Row, judged: Judged) -> str:
     if row.others.high < untrained.others.low:
         return (
             ", if clients meet their own classes alone: on others' it reaches "
-            f"{_number(row.others)}, no training {_number(untrained.others)}"
+            f"{row.others:.3f}, no training {untrained.others:.3f}"
         )
     return ""
 
@@ -101,7 +97,7 @@ def _certified(gains: Sequence["_Gain"], judged: Judged, measure: str) -> Iterat
         yield (
             f"If all attacks have to be bounded, train by {_named(best.row)}: certified ε "
             f"{best.epsilon:.3g} against the server{of}, and {measure} "
-            f"{_number(best.over)} above no training ({_counted(best.row, best.p)})"
+            f"{best.over:.3f} above no training ({_counted(best.row, best.p)})"
             f"{_elsewhere(best.row, judged)}."
         )
 
@@ -115,7 +111,7 @@ def _costly(gains: Sequence["_Gain"], measure: str) -> Iterator[str]:
     names = "; ".join(gain.row.method.label for gain in gains)
     yield (
         f"Release the model untrained rather than train it by {names}: the best gains "
-        f"{_number(best.over)} of {measure} over no training, less than {WORTH} "
+        f"{best.over:.3f} of {measure} over no training, less than {WORTH} "
         f"(n = {len(best.values)}, {_chance(p)})."
     )
 
@@ -171,8 +167,8 @@ def _earlier(plan: BenchmarkPlan, judged: Judged, measure: str) -> Iterator[str]
         if p < ALPHA and leak.mean() > 0:
             yield (
                 f"Stop {trainer} after round {stop} and not {stops[-1]}: its AUROC is "
-                f"{_number(mean_with_t(leak.tolist()))} lower, and {measure} "
-                f"{_number(mean_with_t(lost.tolist()))} lower, by less than {WORTH} "
+                f"{mean_with_t(leak.tolist()):.3f} lower, and {measure} "
+                f"{mean_with_t(lost.tolist()):.3f} lower, by less than {WORTH} "
                 f"(n = {len(leak)}, {_chance(p)})."
             )
             return

@@ -130,7 +130,7 @@ def number(estimate: Estimate) -> str:
     if estimate.unresolved:
         known = math.isfinite(estimate.value)
         return f"{estimate.value:.3f}, unresolved" if known else "unresolved"
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+    return f"{estimate:.3f}"
 
 
 def distance(row: Row) -> str:

@@ -6,7 +6,6 @@ the attack that its owner declared. What is taken on trust is what `privaudit ve
 of any card: that its numbers are those of scores and coins.
 """
 
-import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from pydantic import BaseModel, ConfigDict
 from scipy.stats import t as student
 
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.core.storage import read_bytes
 from privaudit.evaluation.card import CARD, Card, read_card
 from privaudit.report.export import check_card
 from privaudit.statistics.estimate import Estimate, mean_with_t
@@ -35,7 +33,6 @@ class SubmittedCard(BaseModel):
 
     Attributes:
         key: That signed it.
-        digest: SHA-256 of its file.
         utility: Of its clients' models, as the card has it.
         leak: The headline's AUROC, noised.
         certified: Proved epsilon by view; None where nothing is proved.
@@ -46,7 +43,6 @@ class SubmittedCard(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
     key: str
-    digest: str
     trainer: str
     attack: str
     utility: float
@@ -132,7 +128,6 @@ def _read(path: Path, plan: BenchmarkPlan, keys: Sequence[str]) -> SubmittedCard
     proof = card.privacy.certified["released"]
     return SubmittedCard(
         key=signed.signers(keys)[0].key,
-        digest=hashlib.sha256(read_bytes(path)).hexdigest(),
         trainer=card.training.trainer or "a trainer of its own",
         attack=audit.headline,
         utility=card.utility.value,

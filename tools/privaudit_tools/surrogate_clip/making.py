@@ -150,10 +150,10 @@ def save_surrogate(
     """Write a surrogate to a folder: ``surrogate-clip.safetensors`` and ``.json``.
 
     Args:
-        done: What was trained.
-        dataset: On which.
-        public: On which of its records; accuracies are measured on others.
-        name: The data set's.
+        done: The trained model, with its shape, settings and log.
+        dataset: The data set that it was trained on.
+        public: The records that it was trained on; accuracies are measured on others.
+        name: The data set's name, as ``--dataset`` takes it.
         out: Folder; made if missing, for its owner only.
     """
     model = promptable(f"surrogate:{out}", done.model, done.tokenizer, done.shape)
