@@ -11,6 +11,7 @@ from markupsafe import escape
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.formatting import write_time
+from privaudit.core.storage import write_json
 from privaudit.evaluation.sweep_runs import SweepRun
 from privaudit.execution.executors import HERE
 from privaudit.runs.config import make_config
@@ -318,6 +319,17 @@ def test_what_was_chosen_before_a_kill_stands(tmp_path: Path, work: Made) -> Non
     make(stored)
     assert ("good", "epochs 2", 3) in work
     assert ("good", "epochs 1", 3) not in work
+
+
+def test_what_was_added_to_a_result_stays_when_its_plan_runs_again(
+    tmp_path: Path, work: Made
+) -> None:
+    stored = tmp_path / "small.json"
+    first = make(stored)
+    added = {"forecast": Cost(runs=9, training=40.0, attacks=20.0), "beyond": ("good",)}
+    write_json(stored, first.model_copy(update=added).model_dump(mode="json"))
+    assert make(stored) == first.model_copy(update=added)
+    assert read_result(stored).beyond == ("good",)
 
 
 def test_another_plan_is_refused_where_one_was_sealed(

@@ -47,6 +47,7 @@ Say = Callable[[str], None]
 Model = TypeVar("Model", bound=BaseModel)
 SEAL = ".seal.json"
 SERVED = "benchmark.json"  # in a folder beside runs
+ADDED = ("cards", "forecast", "beyond")  # to a result, by other commands
 
 
 class Seal(BaseModel):
@@ -262,6 +263,8 @@ def run_benchmark(
 ) -> BenchmarkResult:
     """Tune, seal, evaluate, and write down what came of it.
 
+    What was added to an earlier result of the plan stays: cards, forecast, limits.
+
     Args:
         plan: The task, its curve and its methods.
         stored: The JSON to write; the seal lies beside it.
@@ -276,6 +279,7 @@ def run_benchmark(
     tuning = entries_of(plan, plan.tuning_seeds)
     evaluated = entries_of(plan, plan.evaluation_seeds)
     require_secure_sums([entry.run for entry in (*tuning, *evaluated)])
+    earlier = read_result(stored) if stored.exists() else None  # else a foreign file
     seal = _sealed(stored, plan)
     work = _Work(plan, runs_folder(folder), executor, progress)
     runs = work.perform(tuning)
@@ -298,6 +302,9 @@ def run_benchmark(
             "tpr": {row: rate.to_dict() for row, rate in rates.items()},
         }
     )
+    if earlier and earlier.seal.digest == plan.digest:
+        added = {name: getattr(earlier, name) for name in ADDED}
+        result = result.model_copy(update=added)
     write_json(stored, result.model_dump(mode="json"))
     return result
 
@@ -321,8 +328,6 @@ def _sealed(stored: Path, plan: BenchmarkPlan) -> Seal:
     """Return the seal that is there, or a new one, which is written."""
     path = seal_path(stored)
     make_parent(path)
-    if stored.exists():
-        read_result(stored)  # else a file of somebody's would be overwritten
     if path.exists():
         seal = _read(Seal, path)
         if seal.digest != plan.digest:

@@ -199,8 +199,7 @@ def _missing_paths(missing: Sequence[tuple[str, str]]) -> Iterator[str]:
     if held := {v for _, text in missing for v in _variables(text)}:
         advice.append(f"set {', '.join(sorted(held))} to where it is")
     if bare := dict.fromkeys(name for name, text in missing if not _variables(text)):
-        fields = ", ".join(f"--field {name}=…" for name in bare)
-        advice.append(f"name another place with {fields}")
+        advice.append(f"name another place in the plan's fields ({', '.join(bare)})")
     yield f"{', or '.join(advice)}."
 
 
