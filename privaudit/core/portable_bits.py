@@ -75,13 +75,15 @@ class Provenance:
 
 
 def counted(found: Iterable[Provenance]) -> str:
-    """Return what runs were computed with, and how many of them; empty for none.
+    """Return what runs were computed with, and how many where they differ.
 
     Example:
         >>> counted([Provenance("native bits of torch 2", "Xeon"), Provenance()])
         'bits that are not stated (1 run); native bits of torch 2 on Xeon (1 run)'
     """
     counts = sorted(Counter(map(str, found)).items(), key=lambda one: (-one[1], one[0]))
+    if len(counts) == 1:
+        return counts[0][0]
     return "; ".join(f"{said} ({n} run{'s' * (n > 1)})" for said, n in counts)
 
 
