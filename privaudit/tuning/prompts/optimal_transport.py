@@ -171,6 +171,10 @@ def _iterate(
     before = after = end = problem.start()
     settled = torch.zeros(end.shape[1:3], dtype=torch.bool)
     count = torch.zeros(end.shape[1:3], dtype=torch.long)
+    if transport.stop == "never":  # nobody asks for the steps between
+        for _ in range(transport.iterations):
+            before, after = after, problem.next(after)
+        return before, after, count + transport.iterations
     for first in range(0, transport.iterations, LOOK_BACK):
         steps = [end]
         for _ in range(min(LOOK_BACK, transport.iterations - first)):
@@ -193,7 +197,7 @@ def _stops(moves: Tensor, stop: Stop, mask: Tensor | None) -> tuple[Tensor, Tens
         weight = torch.ones_like(moves[0]) if mask is None else mask.to(moves.dtype)
         total = weight.sum(1, keepdim=True).clamp(min=1)
         moves = ((moves * weight).sum(2, keepdim=True) / total).expand_as(moves)
-    quiet = moves < (0 if stop == "never" else THRESHOLD)
+    quiet = moves < THRESHOLD
     stops = quiet.any(dim=0)
     return torch.where(stops, quiet.int().argmax(dim=0), len(moves) - 1), stops
 
