@@ -420,6 +420,8 @@ def query_transported(
     held = tokens_of(records)
     for chosen in torch.arange(len(held)).split(QUERY_CHUNK):
         tokens = held[chosen].read(text.device)
+        # In the order of the products: else they are copied for each model.
+        tokens = tokens.transpose(0, 1).contiguous().transpose(0, 1)
         expanded = tokens.expand(len(text), *tokens.shape)
         logits = transported_logits(text, expanded, task.logit_scale, transport)
         yield {"log_probabilities": logits.log_softmax(-1)}
