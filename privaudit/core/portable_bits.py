@@ -75,7 +75,7 @@ class Provenance:
 
 
 def counted(found: Iterable[Provenance]) -> str:
-    """Return what runs were computed with, and how many where they differ.
+    """Return what runs were computed with, and how many where they differ; empty for none.
 
     Example:
         >>> counted([Provenance("native bits of torch 2", "Xeon"), Provenance()])

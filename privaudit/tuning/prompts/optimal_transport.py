@@ -169,12 +169,12 @@ def _iterate(
     what stands then is what stood when the record's change first was small enough.
     """
     before = after = end = problem.start()
-    settled = torch.zeros(end.shape[1:3], dtype=torch.bool)
     count = torch.zeros(end.shape[1:3], dtype=torch.long)
     if transport.stop == "never":  # nobody asks for the steps between
         for _ in range(transport.iterations):
             before, after = after, problem.next(after)
         return before, after, count + transport.iterations
+    settled = torch.zeros(end.shape[1:3], dtype=torch.bool)
     for first in range(0, transport.iterations, LOOK_BACK):
         steps = [end]
         for _ in range(min(LOOK_BACK, transport.iterations - first)):

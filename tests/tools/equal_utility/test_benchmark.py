@@ -332,6 +332,12 @@ def test_what_was_added_to_a_result_stays_when_its_plan_runs_again(
     assert read_result(stored).beyond == ("good",)
 
 
+def test_a_missing_place_is_named_as_a_plan_changes_it(tmp_path: Path) -> None:
+    plan = PLAN.model_copy(update={"fields": {"data": str(tmp_path / "gone")}})
+    with pytest.raises(MissingFileError, match="place with data = … in the plan"):
+        make(tmp_path / "small.json", plan)
+
+
 def test_another_plan_is_refused_where_one_was_sealed(
     tmp_path: Path, work: Made
 ) -> None:

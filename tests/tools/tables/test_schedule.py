@@ -193,9 +193,10 @@ def test_what_the_search_path_lacks_is_named_with_the_rest(
     said = str(caught.value)
     assert said.startswith("The plan needs what is not there: ./gone (data), ")
     assert (
-        "or set PRIVAUDIT_DATA to where it is, or name another place in the plan's "
-        "fields (data). There is no data://dogs: " in said
+        "or set PRIVAUDIT_DATA to where it is, or name another place with --field "
+        in said
     )
+    assert "--field data=…. There is no data://dogs: " in said
     assert said.count("There is no data://cats: ") == 1
     with pytest.raises(MissingFileError) as caught:
         schedule(plan_of(columns=columns[:1]))
@@ -236,7 +237,7 @@ def plan_elsewhere(dataset: str, data: str) -> TablePlan:
 def test_the_place_of_data_elsewhere_is_asked_for_too(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     plan = plan_elsewhere("nocaps", str(gone))
-    says = rf"{gone} \(elsewhere.data\). Put it there, or .* fields \(elsewhere.data\)"
+    says = rf"{gone} \(elsewhere.data\). Put it there, or .* --field elsewhere.data=…"
     with pytest.raises(MissingFileError, match=says):
         schedule(plan)
     gone.mkdir()

@@ -172,12 +172,13 @@ def entries_of(plan: BenchmarkPlan, seeds: Iterable[int]) -> list[Entry]:
     seeds = tuple(seeds)
     tables = [plan.fields, plan.reference.fields, *(one.fields for one in plan.methods)]
     texts = [field for table in tables for field in table.items()]
-    require_places(
+    places = (
         (name, text.replace("{seed}", str(seed)))
         for seed in seeds
         for name, text in texts
         if isinstance(text, str)
     )
+    require_places(places, change="{} = … in the plan")
     return [
         entry
         for seed in seeds
@@ -279,7 +280,7 @@ def run_benchmark(
     tuning = entries_of(plan, plan.tuning_seeds)
     evaluated = entries_of(plan, plan.evaluation_seeds)
     require_secure_sums([entry.run for entry in (*tuning, *evaluated)])
-    earlier = read_result(stored) if stored.exists() else None  # else a foreign file
+    earlier = read_result(stored) if stored.exists() else None  # or refuse it
     seal = _sealed(stored, plan)
     work = _Work(plan, runs_folder(folder), executor, progress)
     runs = work.perform(tuning)

@@ -165,8 +165,12 @@ def _require_places(plan: TablePlan, trained: Callable[[str, str, int], bool]) -
     require_places(asked)
 
 
-def require_places(fields: Iterable[tuple[str, str]]) -> None:
+def require_places(
+    fields: Iterable[tuple[str, str]], change: str = "--field {}=…"
+) -> None:
     """Refuse run settings, by name, with variables that are not set or paths not there.
+
+    ``change`` is how a setting is given another value, with {} for its name.
 
     Raises:
         ConfigError: A variable is not set.
@@ -183,10 +187,10 @@ def require_places(fields: Iterable[tuple[str, str]]) -> None:
         except MissingFileError as error:  # of the search path
             unnamed[str(error)] = None
     if missing or unnamed:
-        raise MissingFileError(" ".join([*_missing_paths(missing), *unnamed]))
+        raise MissingFileError(" ".join([*_missing_paths(missing, change), *unnamed]))
 
 
-def _missing_paths(missing: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _missing_paths(missing: Sequence[tuple[str, str]], change: str) -> Iterator[str]:
     """Yield a sentence that names all paths, and one that says what to do."""
     if not missing:
         return
@@ -199,7 +203,8 @@ def _missing_paths(missing: Sequence[tuple[str, str]]) -> Iterator[str]:
     if held := {v for _, text in missing for v in _variables(text)}:
         advice.append(f"set {', '.join(sorted(held))} to where it is")
     if bare := dict.fromkeys(name for name, text in missing if not _variables(text)):
-        advice.append(f"name another place in the plan's fields ({', '.join(bare)})")
+        fields = ", ".join(change.format(name) for name in bare)
+        advice.append(f"name another place with {fields}")
     yield f"{', or '.join(advice)}."
 
 
