@@ -5,6 +5,7 @@ interrupted encoding goes on where it stopped. What is returned lies on the disk
 takes memory only where it is used.
 """
 
+import json
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.core.errors import MissingFileError, StorageError, TranscriptError
+from privaudit.core.portable_bits import computed_with
 from privaudit.core.storage import UNFINISHED, cache_folder, make_private_folder
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, Images, Texts
@@ -128,7 +130,14 @@ def content_hash(model: PictureModel, images: Images | FeatureBank, kind: Kind) 
 
 
 def hash_of(*parts: str) -> str:
-    """Return the SHA-256 of texts: what a file of the cache is named."""
+    """Return the SHA-256 of texts: what a file of the cache is named.
+
+    In portable bits also of what decides about these: a portable run that read features
+    of another process would have that one's last digits.
+    """
+    here = {**computed_with(), "threads": torch.get_num_threads()}
+    if here["bits"] == "portable":
+        parts = *parts, json.dumps(here, sort_keys=True)
     return sha256("\n".join(parts).encode()).hexdigest()
 
 
