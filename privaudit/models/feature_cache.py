@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.core.errors import MissingFileError, StorageError, TranscriptError
-from privaudit.core.portable_bits import computed_with
+from privaudit.core.portable_bits import bits_here, computed_with
 from privaudit.core.storage import UNFINISHED, cache_folder, make_private_folder
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, Images, Texts
@@ -135,8 +135,8 @@ def hash_of(*parts: str) -> str:
     In portable bits also of what decides about these: a portable run that read features
     of another process would have that one's last digits.
     """
-    here = {**computed_with(), "threads": torch.get_num_threads()}
-    if here["bits"] == "portable":
+    if bits_here() == "portable":
+        here = {**computed_with(), "threads": torch.get_num_threads()}
         parts = *parts, json.dumps(here, sort_keys=True)
     return sha256("\n".join(parts).encode()).hexdigest()
 
