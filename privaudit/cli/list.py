@@ -4,7 +4,8 @@ import inspect
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -203,14 +204,21 @@ def _named(path: Path) -> str:
     return f"{shared_place(path.absolute())} ({_state(path)})"
 
 
-def _places() -> Iterator[Finding]:
+def _found(place: Callable[[], str]) -> str:
+    """Return where something lies, or why it has no place."""
     try:
-        yield "runs", _named(runs_folder(None))
+        return place()
     except PrivauditError as error:
-        yield "runs", str(error).partition(". ")[0]
-    yield "cache", _named(cache_folder())
-    yield "signing key", key_place()
-    hub = Path(os.environ.get("HF_HUB_CACHE", _HUB)).expanduser()
+        return str(error).partition(". ")[0]
+
+
+def _places() -> Iterator[Finding]:
+    yield "runs", _found(lambda: _named(runs_folder(None)))
+    yield "cache", _found(lambda: _named(cache_folder()))
+    yield "signing key", _found(key_place)
+    hub = Path(os.environ.get("HF_HUB_CACHE", _HUB))
+    with suppress(RuntimeError):  # a user without a home
+        hub = hub.expanduser()
     models = sorted(hub.glob("models--*")) if hub.is_dir() else []
     said = f"{hub} ({_state(hub)}), {len(models)} models"
     if os.environ.get("HF_HUB_OFFLINE"):

@@ -139,8 +139,7 @@ def test_report_gate_and_card_say_how_many_were_tried_and_correct_for_them(
     assert shown.auroc is not None
     assert shown.auroc.confidence == 1 - 0.05 / 8
     log(run, scored(seed=99))  # later than the card
-    found = verify_card(card, run)
-    assert found.mismatches == ()
+    assert verify_card(card, run).mismatches == ()
     code, printed, _ = cli("gate", "whole", "--max-auroc", 0.9)
     assert code in (0, 3)
     assert "one of 9 audits" in re.sub(r"\s+", " ", printed)

@@ -16,6 +16,7 @@ from privaudit import Auditor, load_run, train
 from privaudit.auditing.audit_log import read_log
 from privaudit.auditing.stored_audit import save_audit
 from privaudit.cli.commands.attack import attack_all, report_page
+from privaudit.cli.list import findings
 from privaudit.cli.progress import choose_view
 from privaudit.core.errors import (
     ConfigError,
@@ -253,8 +254,7 @@ def test_without_conditional_writes_the_last_of_two_writers_is_the_owner(
             whole(self, path, others.pop())
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", pipe_file)
-    module = "privaudit.runs.store._SETTLES"
-    monkeypatch.setattr(module, 0.0)
+    monkeypatch.setattr("privaudit.runs.store._SETTLES", 0.0)
     leases = RemoteLeases(RemoteFolder(f"{URL}/one"))
     assert not leases.make(1, b"mine")
     assert leases.make(2, b"mine")
@@ -315,6 +315,7 @@ def test_what_a_store_holds_is_foreign(
 def test_without_a_home_runs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.environ", {})
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert str(list(findings())).count("no home") == 2
     assert working_copy.url_of(Path("runs")) is None
     with pytest.raises(ConfigError, match=r"no home.* Set PRIVAUDIT_CACHE"):
         working_copy.copy_of(URL)
