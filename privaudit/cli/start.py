@@ -23,7 +23,8 @@ from privaudit.core.ending import AGAIN, cleaned_up_when_ended
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.portable_bits import Bits, chosen_bits, start_anew
 
-_COMPARED = ("table", "selftest")  # commands whose numbers people hold against others'
+# Commands whose numbers people hold against others', and what such numbers rest on.
+_COMPARED = ("table", "selftest", "benchmark", "pretrain")
 _WITH_VALUES = [
     "--owner",
     "--device",
@@ -59,7 +60,7 @@ def default_bits(argv: Sequence[str]) -> Bits | None:
     """Return the bits of a command that says nothing of them; None for any.
 
     Example:
-        >>> default_bits(["selftest"]), default_bits(["train"])
+        >>> default_bits(["pretrain", "tiny-clip"]), default_bits(["train"])
         ('portable', None)
     """
     command = next((one for one in argv if not one.startswith("-")), "")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.limits import check_json
+from privaudit.core.portable_bits import bits_here
 from privaudit.core.storage import (
     file_hash,
     read_bytes,
@@ -127,6 +128,15 @@ def write_description(
     write_bytes(folder / file.name, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
+def made_with(packages: Sequence[str]) -> dict[str, Any]:
+    """Return what the last bits of trained weights hang on, as a description has it."""
+    return {
+        "threads": torch.get_num_threads(),
+        "bits": bits_here(),
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+    }
+
+
 @dataclass(frozen=True)
 class EmbeddedWeights(Generic[ModelT]):
     """The files of one embedded model: weights in half precision, description, log.
@@ -160,10 +170,7 @@ class EmbeddedWeights(Generic[ModelT]):
             "sha256": hashlib.sha256(content).hexdigest(),
             "configuration": self.configuration(),
             "settings": TypeAdapter(type(settings)).dump_python(settings, mode="json"),
-            "threads": torch.get_num_threads(),
-            "versions": {
-                name: importlib.metadata.version(name) for name in self.packages
-            },
+            **made_with(self.packages),
             "last": asdict(record),
         }
         write_bytes(out / f"{self.name}.safetensors", content)

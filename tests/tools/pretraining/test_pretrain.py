@@ -12,6 +12,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
+from privaudit.core.portable_bits import bits_here
 from privaudit.models.weight_files import load_embedded
 from privaudit_tools.pretraining import tiny_clip, tiny_llava
 from tests.conftest import Cli
@@ -100,6 +101,7 @@ def test_the_same_settings_write_the_same_weights_and_log_again(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kind.files)
     said = json.loads(description.read_text())
     assert said["settings"]["steps"] == said["last"]["step"] == 3
+    assert said["bits"] == bits_here()
     assert weights.read_bytes() == (once / weights.name).read_bytes()
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.portable_bits import bits_here
 from privaudit.datasets.dataset import (
     TEST_SPLIT,
     TRAIN,
@@ -251,6 +252,7 @@ def test_altered_files_are_refused_and_missing_ones_named(folder: Path) -> None:
     content[-1] ^= 1
     weights.write_bytes(content)
     shape = entries["shape"]
+    assert entries["bits"] == bits_here()
     for altered, message in (
         ({"context_length": 0}, r"no surrogate \(context_length"),
         ({"public_indices": [-5]}, r"no surrogate \(public_indices"),

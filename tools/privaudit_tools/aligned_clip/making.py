@@ -11,7 +11,6 @@ and a method for prediction", Technometrics 16, 1974.
 """
 
 import hashlib
-import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ from privaudit_tools.surrogate_clip.public_split import (
 )
 from privaudit_tools.surrogate_clip.texts import ROOM, TEMPLATES
 from privaudit_tools.surrogate_clip.training import measure
-from privaudit_tools.weight_files import save_pretrained, write_description
+from privaudit_tools.weight_files import made_with, save_pretrained, write_description
 
 _SCALES = (1.0, 100.0)  # CLIP's own is at most 100
 _VERSIONS = ("torch", "transformers", "numpy")
@@ -99,8 +98,7 @@ def make_aligned(
         settings=how,
         bank_width=embeddings.shape[1],
         context_length=model.context_length,
-        threads=torch.get_num_threads(),
-        versions={name: importlib.metadata.version(name) for name in _VERSIONS},
+        **made_with(_VERSIONS),
         accuracies=measure(made, dataset, unseen_records(dataset, public)),
         public_indices=tuple(public.indices.tolist()),
         public_contents=contents(dataset, public),

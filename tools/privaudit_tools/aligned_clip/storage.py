@@ -61,6 +61,7 @@ class AlignedDescription:
         accuracies: Zero-shot, on records that it has not seen.
         public_indices: The records that it has seen; no client may own them.
         public_contents: SHA-256 of each; None of an earlier version.
+        bits: It was trained in, portable or native; None of an earlier version.
         readers_hash: Of the model's other files; None of an earlier version.
     """
 
@@ -79,6 +80,7 @@ class AlignedDescription:
     accuracies: Accuracies
     public_indices: tuple[Annotated[int, Field(ge=0)], ...]
     public_contents: tuple[str, ...] | None = None
+    bits: str | None = None
     readers_hash: str | None = None
 
 

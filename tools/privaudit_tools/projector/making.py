@@ -1,7 +1,6 @@
 """From a language model and a data set to a captioner in a folder."""
 
 import hashlib
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +39,7 @@ from privaudit_tools.surrogate_clip.public_split import (
     contents,
     unseen_records,
 )
-from privaudit_tools.weight_files import save_pretrained, write_description
+from privaudit_tools.weight_files import made_with, save_pretrained, write_description
 
 TEMPLATE = "{image}{question}"
 _COMPARED = 200  # unseen records that the losses are measured on
@@ -184,8 +183,7 @@ def save_captioner(
         readers_hash=save_pretrained(where, what, model.to(CPU), words),
         sha256=hashlib.sha256(content).hexdigest(),
         language_hash=weights_hash(model),
-        threads=torch.get_num_threads(),
-        versions={name: importlib.metadata.version(name) for name in _VERSIONS},
+        **made_with(_VERSIONS),
     )
     write_bytes(out / WEIGHTS, content)
     write_description(FILE, out, described)

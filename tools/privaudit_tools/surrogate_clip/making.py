@@ -1,13 +1,11 @@
 """From a data set's name to a surrogate in a folder: what the command line calls."""
 
 import hashlib
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import save
 
@@ -40,7 +38,7 @@ from privaudit_tools.surrogate_clip.training import (
     pretrain,
     steps_within,
 )
-from privaudit_tools.weight_files import write_description
+from privaudit_tools.weight_files import made_with, write_description
 
 Options = TypeVar("Options")
 
@@ -169,8 +167,7 @@ def save_surrogate(
         public_split=public.split,
         shape=done.shape,
         settings=done.settings,
-        threads=torch.get_num_threads(),
-        versions={name: importlib.metadata.version(name) for name in _VERSIONS},
+        **made_with(_VERSIONS),
         accuracies=measure(model, dataset, unseen_records(dataset, public)),
         log=tuple(done.log),
         context_length=done.tokenizer.context_length,

@@ -308,6 +308,7 @@ class SurrogateDescription:
         public_split: The split it has seen; None where ``settings`` drew a share.
         public_indices: The records that it has seen; no client may own them.
         public_contents: SHA-256 of each; None of an earlier version.
+        bits: It was trained in, portable or native; None of an earlier version.
         shape: How it is built.
         settings: How it was trained.
         threads: That torch trained with.
@@ -334,6 +335,7 @@ class SurrogateDescription:
     vocabulary: tuple[str, ...]
     public_indices: tuple[Annotated[int, Field(ge=0)], ...]
     public_contents: tuple[str, ...] | None = None
+    bits: str | None = None
 
 
 FILE = DescriptionFile(
