@@ -428,7 +428,6 @@ def test_a_page_is_made_of_a_result_alone(
     assert read_result(stored).forecast == cost
     for words, said in (
         (["--quick"], "say nothing to it"),
-        (["--on", "local:1"], "say nothing to it"),
         (["--method", "good"], "given without --page"),
         (["--key", "k"], "given without --cards"),
         (["--runs", "memory://runs"], "reads a folder"),

@@ -111,10 +111,10 @@ def benchmark(
                 "neither."
             )
     if plan.suffix == ".json":
-        if quick or out or on != "local":
+        if quick or out:
             raise ConfigError(
-                f"{plan} is a result, of which the page is made: --quick, --out and --on "
-                "say nothing to it. Leave them out, or name the plan."
+                f"{plan} is a result, of which the page is made: --quick and --out say "
+                "nothing to it. Leave them out, or name the plan."
             )
         if runs:
             _check_place(plan.stem, runs)
