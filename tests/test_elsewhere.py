@@ -70,7 +70,8 @@ def test_a_hundred_tests_pass(processor: str) -> None:
     asked = {**PORTABLE, "TEST_EMULATED": "", "TEST_TARGET": ""}
     done = started(code, asked, ["qemu-x86_64", "-cpu", processor])
     assert done.returncode == 0, done.stdout[-5000:]
-    assert sum(map(int, re.findall(r"(\d+) passed", done.stdout))) >= 100
+    passed = re.findall(r"(\d+) passed", done.stdout)
+    assert int(passed[0]) >= 100
 
 
 @pytest.fixture(scope="module")
