@@ -2,6 +2,7 @@
 
 from hashlib import sha256
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,14 @@ from tests.small_transformers import ANSWERS, NAMES
 RAGGED = ((20, 40), (16, 16), (64, 48))
 SUBJECTS = ("film", "play", "song")
 KINDS = (("good", "bright"), ("bad", "dull"), ("calm", "long"))
+SMALL_RUN: dict[str, Any] = {  # on one of these
+    "seed": 0,
+    "clients": 2,
+    "rounds": 1,
+    "participation": 1.0,
+    "partition": "dirichlet",
+    "measured_rounds": 1,
+}
 
 
 def text_data(count: int = 60) -> Dataset:

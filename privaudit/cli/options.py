@@ -293,45 +293,54 @@ def take_fields(
     _sign(command, [*parameters, *made])
 
 
+def with_bits(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with ``--bits``, which :mod:`privaudit.cli.start` has read."""
+
+    def compute(bits: str | None = None, **named: Any) -> None:
+        from privaudit.core.portable_bits import warn_unless_held
+
+        warn_unless_held(bits)
+        command(**named)
+
+    return offering(command, compute, keyword_option("bits", None, ChosenBits))
+
+
 def with_computing(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with options for where, in how much memory and what it computes.
 
     ``--trust-remote-code`` allows code of a model's own.
     """
+    within = with_bits(command)
 
     def compute(
         device: str | None = None,
         memory: str | None = None,
         checkpointing: bool = False,
         trust_remote_code: bool = False,
-        bits: str | None = None,
         **named: Any,
     ) -> None:
         from privaudit.core.devices import use_checkpointing, use_device, use_memory
-        from privaudit.core.portable_bits import warn_unless_held
         from privaudit.execution.executors import fork_workers
         from privaudit.models import remote_code
 
         is_one_run = len(named.get("run") or ()) == 1
         if named.get("on") == "local" and device is None and not is_one_run:
             fork_workers(["privaudit.auditing.auditor", "privaudit.report.page"])
-        warn_unless_held(bits)
         with (
             use_device(device),
             use_memory(memory),
             use_checkpointing(checkpointing),
             remote_code.trust_remote_code(trust_remote_code),
         ):
-            command(**named)
+            within(**named)
 
     return offering(
-        command,
+        within,
         compute,
         keyword_option("device", None, Device),
         keyword_option("memory", None, Memory),
         keyword_option("checkpointing", False, Checkpointing),
         keyword_option("trust_remote_code", False, TrustRemoteCode),
-        keyword_option("bits", None, ChosenBits),
     )
 
 

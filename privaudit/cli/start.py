@@ -21,10 +21,11 @@ from typing import NoReturn, get_args
 
 from privaudit.core.ending import AGAIN, cleaned_up_when_ended
 from privaudit.core.errors import ConfigError, PrivauditError
-from privaudit.core.portable_bits import Bits, chosen_bits, start_anew
+from privaudit.core.portable_bits import Bits, chosen_bits, option_on, start_anew
 
 # Commands whose numbers people hold against others', and what such numbers rest on.
 _COMPARED = ("table", "selftest", "benchmark", "pretrain")
+_TAKE_DEVICE = ("table", "benchmark", "projector")  # of these
 _WITH_VALUES = [
     "--owner",
     "--device",
@@ -59,12 +60,19 @@ def run() -> None:
 def default_bits(argv: Sequence[str]) -> Bits | None:
     """Return the bits of a command that says nothing of them; None for any.
 
+    On a device other than the CPU no bits are portable, and who asks for it waits.
+
     Example:
         >>> default_bits(["pretrain", "tiny-clip"]), default_bits(["train"])
         ('portable', None)
+        >>> default_bits(["table", "plan.toml", "--device", "cuda"])
     """
-    command = next((one for one in argv if not one.startswith("-")), "")
-    return "portable" if command in _COMPARED else None
+    words = [one for one in argv if not one.startswith("-")][:2]
+    device = option_on(argv, "--device")
+    if device is None and not {*words}.isdisjoint(_TAKE_DEVICE):
+        device = os.environ.get("PRIVAUDIT_DEVICE")
+    is_compared = bool(words) and words[0] in _COMPARED
+    return "portable" if is_compared and device in (None, "", "cpu") else None
 
 
 def recomputed_bits(argv: Sequence[str]) -> tuple[Bits | None, int | None]:

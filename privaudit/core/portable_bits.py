@@ -222,14 +222,27 @@ def chosen_bits(
         >>> chosen_bits(["train", "--bits", "portable"])
         'portable'
     """
-    asked = by_run or os.environ.get(CHOICE) or by_default
+    said = option_on(argv, "--bits")
+    if said is None:
+        said = by_run or os.environ.get(CHOICE) or by_default
+    return _known_bits(said)
+
+
+def option_on(argv: Sequence[str], name: str) -> str | None:
+    """Return the last value that a command line gives an option; None for none.
+
+    Example:
+        >>> option_on(["table", "--device=cuda", "--", "--device=cpu"], "--device")
+        'cuda'
+    """
+    said = None
     before = argv[: argv.index("--")] if "--" in argv else argv
     for place, one in enumerate(before):
-        if one == "--bits" and place + 1 < len(before):
-            asked = before[place + 1]
-        elif one.startswith("--bits="):
-            asked = one.partition("=")[2]
-    return _known_bits(asked)
+        if one == name and place + 1 < len(before):
+            said = before[place + 1]
+        elif one.startswith(f"{name}="):
+            said = one.partition("=")[2]
+    return said
 
 
 def _known_bits(asked: str | None) -> Bits | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.cli.start import FAULT, recomputed_bits
+from privaudit.cli.start import FAULT, default_bits, recomputed_bits
 from privaudit.core.errors import PluginError, without_exits
 from privaudit.core.portable_bits import chosen_bits, settings
 from tests.places import ROOT
@@ -47,6 +47,25 @@ def test_unknown_bits_are_refused_before_anything_is_loaded(tmp_path: Path) -> N
     done = command(tmp_path, "train", "--bits", "exact")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("privaudit: There are no bits 'exact'. Use --bits")
+
+
+@pytest.mark.parametrize(
+    ("line", "device", "bits"),
+    [
+        ("table plan.toml", "", "portable"),
+        ("table plan.toml --device cpu", "cuda", "portable"),
+        ("table plan.toml", "cuda", None),
+        ("benchmark plan.toml --device=cuda:1", "", None),
+        ("pretrain projector", "auto", None),
+        ("pretrain surrogate-clip", "cuda", "portable"),  # computes on the CPU
+        ("train --device cpu", "", None),
+    ],
+)
+def test_what_people_compare_is_portable_unless_on_a_gpu(
+    line: str, device: str, bits: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVAUDIT_DEVICE", device)
+    assert default_bits(line.split()) == bits
 
 
 @pytest.mark.parametrize(

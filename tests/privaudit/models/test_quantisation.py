@@ -32,7 +32,7 @@ from tests.privaudit.models.language.small_language import (
     NumberTokenizer,
     build_language,
 )
-from tests.small_records import ragged_data, text_data
+from tests.small_records import SMALL_RUN, ragged_data, text_data
 from tests.small_transformers import (
     VOCABULARY,
     draw,
@@ -50,17 +50,7 @@ by_bitsandbytes = pytest.mark.skipif(
     find_spec("bitsandbytes") is None,
     reason="bitsandbytes is not here: make test-quantised",
 )
-TINY: dict[str, Any] = {
-    "seed": 0,
-    "clients": 2,
-    "rounds": 1,
-    "participation": 1.0,
-    "partition": "dirichlet",
-    "measured_rounds": 1,
-    "tested": 4,
-    "test_share": 0.2,
-    "public_share": 0.4,
-}
+TINY = SMALL_RUN | {"tested": 4, "test_share": 0.2, "public_share": 0.4}
 BITS: tuple[Bits, ...] = ("4bit", "8bit")
 ROWS, LENGTH = 3, 7
 

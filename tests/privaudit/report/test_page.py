@@ -186,39 +186,30 @@ def test_unresolved_rates_say_so_and_why(audits: list[Audit], html: str) -> None
     assert f"needs 10000 non-members, has {others}" in html
 
 
-def test_a_certificate_names_unit_adjacency_mechanism_and_accountant(html: str) -> None:
-    text = Page(html).words
-    for part in (
+@pytest.mark.parametrize(
+    "part",
+    [  # of certificates: unit, adjacency, mechanism, accountant
         "one record; data sets are neighbours by add/remove-one",
         "3 steps of a Gaussian mechanism",
         "opacus PRV",
         "ε = 9.31",
         "Tran et al. 2025, theorem 3.3",
-    ):
-        assert part in text
-
-
-def test_where_nothing_is_proved_the_page_says_none_and_why(html: str) -> None:
-    text = Page(html).words
-    assert "against this adversary nothing is proved. No noise was added." in text
-
-
-def test_the_page_names_what_it_does_not_show(html: str) -> None:
-    text = Page(html).words
-    for part in (
+        "against this adversary nothing is proved. No noise was added.",
+        # What the page does not show:
         "Other attacks.",
         "Other adversaries",
         "named by a rule that never sees",
         "28/2024 this page has tried: membership inference; not: attribute inference",
         "reconstruction (it takes server-invert of privaudit-labs or shared-statistics)",
-    ):
-        assert part in text
-
-
-def test_closeness_stands_beside_its_null(html: str) -> None:
-    text = Page(html).words
-    assert "own client 0.925" in text
-    assert "others 0.025" in text
+        # Closeness beside its null:
+        "own client 0.925",
+        "others 0.025",
+    ],
+)
+def test_the_page_says_what_is_proved_and_what_it_does_not_show(
+    part: str, html: str
+) -> None:
+    assert part in Page(html).words
 
 
 def test_names_are_escaped() -> None:

@@ -48,23 +48,12 @@ def _command(
         return json_object("Pretrained", path=str, model=str | None, found=kind)
 
     def enter(command: Callable[..., None]) -> Callable[..., None]:
-        app.command(name)(with_json(_with_bits(command), f"pretrain {name}", printed))
+        app.command(name)(
+            with_json(options.with_bits(command), f"pretrain {name}", printed)
+        )
         return command
 
     return enter
-
-
-def _with_bits(command: Callable[..., None]) -> Callable[..., None]:
-    """Offer ``--bits``, which :mod:`privaudit.cli.start` reads from the command line."""
-
-    def compute(bits: str | None = None, **named: Any) -> None:
-        from privaudit.core.portable_bits import warn_unless_held
-
-        warn_unless_held(bits)
-        command(**named)
-
-    chosen = options.keyword_option("bits", None, options.ChosenBits)
-    return options.offering(command, compute, chosen)
 
 
 def _show(out: Path, model: str | None, found: Any, text: str) -> None:

@@ -16,17 +16,11 @@ from privaudit.models.registry import load_frozen
 from privaudit.runs.run import Run
 from tests.audited_runs import attack_one_client
 from tests.simulated_device import another_device, assert_agree
-from tests.small_records import ragged_data
+from tests.small_records import SMALL_RUN, ragged_data
 from tests.small_vlms import FAMILIES, save_vlm
 
-TINY: dict[str, Any] = {
-    "seed": 0,
+TINY = SMALL_RUN | {
     "dataset": "ragged-pictures",
-    "clients": 2,
-    "rounds": 1,
-    "participation": 1.0,
-    "partition": "dirichlet",
-    "measured_rounds": 1,
     "tested": 2,
     "test_share": 0.1,
     "public_share": 0.45,

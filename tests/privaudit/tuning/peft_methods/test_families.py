@@ -20,7 +20,7 @@ from privaudit.runs.population import encode_for, load_model
 from privaudit.runs.run import Run
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS
 from tests.simulated_device import another_device, assert_agree
-from tests.small_records import picture_data, text_data
+from tests.small_records import SMALL_RUN, picture_data, text_data
 from tests.small_transformers import WITHOUT_PREFIX, save
 
 FAMILIES = (
@@ -48,17 +48,7 @@ RELATIVES = (
     "blip-t5",
 )
 WRITE = ("decoder", "seq2seq", "blip")
-TINY: dict[str, Any] = {
-    "seed": 0,
-    "clients": 2,
-    "rounds": 1,
-    "participation": 1.0,
-    "partition": "dirichlet",
-    "measured_rounds": 1,
-    "tested": 6,
-    "test_share": 0.3,
-    "public_share": 0.3,
-}
+TINY = SMALL_RUN | {"tested": 6, "test_share": 0.3, "public_share": 0.3}
 PREFIX = {"settings": {"peft_method": "prefix"}}
 P_TUNING = {"settings": {"peft_method": "p-tuning"}}
 SETTINGS = {"virtual_tokens": 2, "rank": 2, "encoder_width": 4, "epochs": 1}
