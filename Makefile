@@ -38,6 +38,7 @@ $(READY): pyproject.toml tools/pyproject.toml constraints.txt .ci/mend_torchvisi
 # In portable bits, so that everybody gets the README's table, to the last digit. Ten rounds,
 # at rates within their stability limit: a last bit of the features moves no number.
 demo: export PRIVAUDIT_BITS = portable
+demo: export OMP_NUM_THREADS = 1
 demo: $(READY)
 	$(eval BEGUN := $(shell date +%s))
 	$(BIN)/privaudit train --fresh --seed 0 --rounds 10 --trainer zero-shot \

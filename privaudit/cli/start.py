@@ -60,19 +60,22 @@ def run() -> None:
 def default_bits(argv: Sequence[str]) -> Bits | None:
     """Return the bits of a command that says nothing of them; None for any.
 
-    On a device other than the CPU no bits are portable, and who asks for it waits.
+    Native on a device that is not the CPU, where no bits are portable: as with auto,
+    which is one where there is CUDA.
 
     Example:
         >>> default_bits(["pretrain", "tiny-clip"]), default_bits(["train"])
         ('portable', None)
         >>> default_bits(["table", "plan.toml", "--device", "cuda"])
+        'native'
     """
     words = [one for one in argv if not one.startswith("-")][:2]
+    if not words or words[0] not in _COMPARED:
+        return None
     device = option_on(argv, "--device")
     if device is None and not {*words}.isdisjoint(_TAKE_DEVICE):
         device = os.environ.get("PRIVAUDIT_DEVICE")
-    is_compared = bool(words) and words[0] in _COMPARED
-    return "portable" if is_compared and device in (None, "", "cpu") else None
+    return "portable" if device in (None, "", "cpu") else "native"
 
 
 def recomputed_bits(argv: Sequence[str]) -> tuple[Bits | None, int | None]:

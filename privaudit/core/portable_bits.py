@@ -4,8 +4,9 @@ Libraries choose kernels by processor, and kernels round differently. Told to ta
 oldest ones, torch, MKL, oneDNN, OpenBLAS, NumPy and glibc give the same bytes on any
 x86-64 processor. They read that when they are loaded, glibc when the process starts,
 so a process that lacks the settings starts itself anew: on one thread, as several sum
-in another order, unless OMP_NUM_THREADS says how many. What a run was computed with is its
-provenance: bits, library builds, processor.
+in another order, unless OMP_NUM_THREADS says how many. On another device than the CPU no
+bits are portable. What a run was computed with is its provenance: bits, library builds,
+processor.
 
 Imports neither torch nor numpy before :func:`differing_operations` is called.
 """
@@ -98,6 +99,8 @@ _NUMPY_BEFORE = (
 )
 _TUNABLES = "GLIBC_TUNABLES"
 _THREADS = "OMP_NUM_THREADS"
+_ALSO_THREADS = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # they come before it
+_TAKE_BACK = ("NPY_ENABLE_CPU_FEATURES", "ONEDNN_MAX_CPU_ISA")
 
 OPERATIONS: Mapping[str, str] = {
     "matrix product": "152e6675ba",
@@ -115,6 +118,8 @@ OPERATIONS: Mapping[str, str] = {
     "mean": "d3547228d5",
     "norm": "d1f2e7d13a",
     "QR": "0fd8e90cd9",
+    "eigenvectors": "8185f5108b",
+    "singular values": "96cdf1f5b3",
     "square root": "72890b429a",
     "float64 log": "0742a382dd",
     "numpy exp": "35fc8a8e73",
@@ -142,21 +147,42 @@ def settings() -> dict[str, str]:
     }
 
 
+def portable_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment with what portable bits take.
+
+    On one thread, unless OMP_NUM_THREADS says how many: of all libraries alike.
+    """
+    threads = given.get(_THREADS) or "1"
+    return {
+        **{name: value for name, value in given.items() if name not in _TAKE_BACK},
+        **settings(),
+        **dict.fromkeys((_THREADS, *_ALSO_THREADS), threads),
+        CHOICE: "portable",
+    }
+
+
 def bits_here() -> Bits:
     """Return which bits this process was started for."""
     begun = _environment_at_start()
-    held = all(begun.get(name) == value for name, value in settings().items())
+    threads = begun.get(_THREADS)
+    held = (
+        bool(threads)
+        and all(begun.get(name) == value for name, value in settings().items())
+        and all(begun.get(name, threads) == threads for name in _ALSO_THREADS)
+        and not any(name in begun for name in _TAKE_BACK)
+    )
     return "portable" if held else "native"
 
 
+@cache
 def _environment_at_start() -> Mapping[str, str]:
-    """Return what stood in the environment before this process could change it."""
-    try:
-        content = Path("/proc/self/environ").read_bytes()
-    except OSError:  # no Linux
-        return os.environ
-    pairs = (os.fsdecode(one).partition("=") for one in content.split(b"\0"))
-    return {name: value for name, _, value in pairs}
+    """Return what stood in the environment before this process could change it.
+
+    Not from /proc, where a process that gives itself a title, as Ray's workers do,
+    writes over it.
+    """
+    begun = sys.modules[os.name].environ  # posix's or nt's own, which os.environ copies
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in begun.items()}
 
 
 def start_anew(bits: Bits | None, threads: int | None = None) -> None:
@@ -174,10 +200,11 @@ def start_anew(bits: Bits | None, threads: int | None = None) -> None:
 
 
 def _replace_process(bits: Bits) -> NoReturn:
-    environment = {n: v for n, v in os.environ.items() if n not in settings()}
     if bits == "portable":
-        environment |= {"OMP_NUM_THREADS": "1", **environment, **settings()}
-    environment[CHOICE] = bits
+        environment = portable_environment(os.environ)
+    else:
+        given = {n: v for n, v in os.environ.items() if n not in settings()}
+        environment = {**given, CHOICE: bits}
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
@@ -193,14 +220,16 @@ def use_portable_bits() -> None:
     if bits_here() == "portable":
         return
     loaded = [name for name in ("torch", "numpy") if name in sys.modules]
-    if loaded or len(sys.orig_argv) < 2 or hasattr(sys, "ps1"):
+    if loaded or sys.argv[:1] in ([], [""], ["-"]) or hasattr(sys, "ps1"):
         why = (
             f"{' and '.join(loaded)} {'is' if len(loaded) == 1 else 'are'} loaded, and "
             "cannot be told any more"
             if loaded
             else "there is no script that could be started anew"
         )
-        lines = " ".join(f'{name}="{value}"' for name, value in settings().items())
+        lines = " ".join(
+            f'{name}="{value}"' for name, value in portable_environment({}).items()
+        )
         raise ConfigError(
             f"Portable bits were requested, and {why}. Call use_portable_bits() before "
             f"the first import of either, or start Python with {lines}."
@@ -265,6 +294,8 @@ def warn_unless_held(asked: str | None = None) -> None:
     asked = _known_bits(asked)
     if asked == "portable" and bits == "native":
         why = "libraries were loaded without their settings"
+    elif bits == "portable" and (device := _other_device()):
+        why = f"{device} computes, and no kernels of it are told to be"
     elif bits == "portable" and (differing := differing_operations()):
         why = f"of {len(OPERATIONS)} operations these differ: {', '.join(differing)}"
     else:
@@ -282,15 +313,26 @@ def computed_with() -> dict[str, Any]:
     """Return what decides about the last bits of what this process computes.
 
     ``bits`` it was started for, ``differing`` operations where these are portable, and
-    ``builds`` of the libraries: for a run or an audit to keep.
+    ``builds`` of the libraries: for a run or an audit to keep. On another device than
+    the CPU bits are native.
     """
     bits = bits_here()
+    if bits == "portable" and _other_device():
+        bits = "native"
     differing = differing_operations() if bits == "portable" else ()
     return {
         "bits": bits,
         **({"differing": list(differing)} if differing else {}),
         "builds": _builds(),
     }
+
+
+def _other_device() -> str:
+    """Return the device that is computed on; empty for the CPU."""
+    from privaudit.core.devices import chosen_device
+
+    device = chosen_device()
+    return "" if device.type == "cpu" else str(device)
 
 
 def _builds() -> dict[str, str]:
@@ -368,6 +410,8 @@ def _results() -> dict[str, Any]:
         "mean": a.mean(0),
         "norm": a.norm(dim=1),
         "QR": torch.linalg.qr(a.double())[0],
+        "eigenvectors": torch.linalg.eigh(a.double() @ a.double().T)[1],
+        "singular values": torch.linalg.svd(a.double())[1],
         "square root": a.abs().sqrt(),
         "float64 log": a.double().abs().log(),
         "numpy exp": np.exp(doubles),
@@ -387,8 +431,7 @@ def _main(command: list[str]) -> None:
     """Put a command in this process's place, in portable bits: ``... -m pytest``."""
     if not command:
         raise SystemExit("usage: python -m privaudit.core.portable_bits COMMAND ...")
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, **settings()}
-    os.execvpe(command[0], command, {**environment, CHOICE: "portable"})
+    os.execvpe(command[0], command, portable_environment(os.environ))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from privaudit.core.errors import (
 from privaudit.core.formatting import install_line
 from privaudit.core.lazy_torch import torch, when_imported
 from privaudit.core.parameters import at_least_one
+from privaudit.core.portable_bits import bits_here, portable_environment
 from privaudit.execution.jobs import (
     Begun,
     Executor,
@@ -361,12 +362,15 @@ class OnRay:
     def _options(self) -> dict[str, Any]:
         """Return what a task asks for: as many cores as it computes with."""
         threads = torch.get_num_threads()
+        handed_on = {"OMP_NUM_THREADS": str(threads)}
+        if bits_here() == "portable":
+            handed_on = portable_environment(handed_on)
         return {
             "num_cpus": threads,
             "num_gpus": self.gpus if chosen_device().type == "cuda" else 0,
             "max_retries": RETRIES,
             "retry_exceptions": False,
-            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(threads)}},
+            "runtime_env": {"env_vars": handed_on},
         }
 
 

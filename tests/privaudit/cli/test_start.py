@@ -13,7 +13,7 @@ import pytest
 
 from privaudit.cli.start import FAULT, default_bits, recomputed_bits
 from privaudit.core.errors import PluginError, without_exits
-from privaudit.core.portable_bits import chosen_bits, settings
+from privaudit.core.portable_bits import chosen_bits, portable_environment
 from tests.places import ROOT
 
 
@@ -22,7 +22,7 @@ def command(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def in_no_bits(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    known = {*settings(), "PRIVAUDIT_BITS"}
+    known = portable_environment({})
     others = {name: value for name, value in os.environ.items() if name not in known}
     return subprocess.run(
         [sys.executable, *argv],
@@ -49,23 +49,13 @@ def test_unknown_bits_are_refused_before_anything_is_loaded(tmp_path: Path) -> N
     assert done.stderr.startswith("privaudit: There are no bits 'exact'. Use --bits")
 
 
-@pytest.mark.parametrize(
-    ("line", "device", "bits"),
-    [
-        ("table plan.toml", "", "portable"),
-        ("table plan.toml --device cpu", "cuda", "portable"),
-        ("table plan.toml", "cuda", None),
-        ("benchmark plan.toml --device=cuda:1", "", None),
-        ("pretrain projector", "auto", None),
-        ("pretrain surrogate-clip", "cuda", "portable"),  # computes on the CPU
-        ("train --device cpu", "", None),
-    ],
-)
-def test_what_people_compare_is_portable_unless_on_a_gpu(
-    line: str, device: str, bits: str | None, monkeypatch: pytest.MonkeyPatch
+def test_a_device_of_the_environment_counts_where_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PRIVAUDIT_DEVICE", device)
-    assert default_bits(line.split()) == bits
+    monkeypatch.setenv("PRIVAUDIT_DEVICE", "cuda")
+    lines = ("table a.toml", "table a.toml --device cpu", "pretrain surrogate-clip")
+    found = [default_bits(line.split()) for line in lines]
+    assert found == ["native", "portable", "portable"]
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.core.errors import ConfigError
+from privaudit.core import portable_bits
+from privaudit.core.devices import use_device
+from privaudit.core.errors import ConfigError, PrivauditWarning
 from privaudit.core.portable_bits import (
+    _ALSO_THREADS,
+    _TAKE_BACK,
     NOT_STATED,
-    OPERATIONS,
     Provenance,
     chosen_bits,
+    computed_with,
     counted,
+    portable_environment,
     settings,
     warn_unless_held,
 )
 from tests.places import ROOT
+from tests.simulated_device import another_device
 
 DIFFERING = (
     "import json\n"
@@ -40,7 +46,7 @@ def started(
     code: str, environment: Mapping[str, str] = {}, emulator: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run Python with an environment of its own, without settings of this process."""
-    known = {*settings(), "PRIVAUDIT_BITS"}
+    known = portable_environment({})
     others = {name: value for name, value in os.environ.items() if name not in known}
     return subprocess.run(
         [*emulator, sys.executable, "-c", code],
@@ -69,7 +75,20 @@ def test_each_setting_has_an_effect(left_out: str) -> None:
 @by_processor
 def test_several_threads_are_said_to_differ() -> None:
     done = started(DIFFERING, {**settings(), "OMP_NUM_THREADS": "2"})
-    assert set(json.loads(done.stdout)[1]) <= set(OPERATIONS)
+    bits, differing = json.loads(done.stdout)
+    assert bits == "portable"
+    assert "QR" in differing
+
+
+@by_processor
+@pytest.mark.parametrize("name", [*_ALSO_THREADS, *_TAKE_BACK])
+def test_what_would_take_a_setting_back_is_replaced(name: str) -> None:
+    value = "2" if name in _ALSO_THREADS else "AVX2"
+    begun = "from privaudit.core.portable_bits import bits_here; print(bits_here())"
+    assert started(begun, {**settings(), name: value}).stdout == "native\n"
+    command = [sys.executable, "-c", DIFFERING]
+    code = f"from privaudit.core.portable_bits import _main; _main({command})"
+    assert json.loads(started(code, {name: value}).stdout) == ["portable", []]
 
 
 def test_the_square_root_is_exact_in_portable_bits() -> None:
@@ -120,17 +139,25 @@ def test_a_script_is_started_anew_by_its_first_line(tmp_path: Path) -> None:
     assert started(call, path).stdout == "portable ['a b']\n"
 
 
-def test_loaded_libraries_cannot_be_told_any_more() -> None:
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        ("import numpy", "numpy is loaded, and cannot be told any more"),
+        ("import sys; sys.argv[0] = '-'", "there is no script that could be started"),
+    ],
+)
+def test_where_libraries_cannot_be_told_it_says_why(first: str, why: str) -> None:
     code = (
-        "import numpy\n"
+        f"{first}\n"
         "from privaudit import use_portable_bits\n"
         "from privaudit.core.errors import ConfigError\n"
         "try: use_portable_bits()\n"
         "except ConfigError as error: print(error)\n"
     )
     said = started(code).stdout
-    assert said.startswith("Portable bits were requested, and numpy is loaded")
+    assert said.startswith(f"Portable bits were requested, and {why}")
     assert 'OPENBLAS_CORETYPE="Prescott"' in said
+    assert 'OMP_NUM_THREADS="1"' in said
 
 
 @pytest.mark.parametrize(
@@ -155,6 +182,16 @@ def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         chosen_bits(["train", "--bits", "portible"])
     with pytest.raises(ConfigError, match="There are no bits 'portible'"):
         warn_unless_held("portible")  # where a program calls a command
+
+
+def test_on_another_device_bits_are_native_and_it_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(portable_bits, "bits_here", lambda: "portable")
+    with another_device() as device, use_device(device):
+        assert computed_with()["bits"] == "native"
+        with pytest.warns(PrivauditWarning, match=f"{device} computes"):
+            warn_unless_held("portable")
 
 
 HERE = {"bits": "portable", "builds": {"torch": "2.13.0", "numpy": "2.4.6"}}

@@ -12,6 +12,7 @@ import torch
 
 from privaudit.core.devices import chosen_device, is_checkpointing, memory_limit
 from privaudit.core.errors import RunInUseError, UnknownNameError
+from privaudit.core.portable_bits import bits_here
 from privaudit.execution.jobs import Finished, Job
 from privaudit.models.remote_code import remote_code_is_trusted
 
@@ -38,8 +39,9 @@ def leaves(watcher: object = None) -> None:
 
 def computes(watcher: object = None) -> tuple[Any, ...]:
     """Return how this process computes."""
-    threads, device = torch.get_num_threads(), str(chosen_device())
-    return device, memory_limit(), is_checkpointing(), remote_code_is_trusted(), threads
+    trusts, threads = remote_code_is_trusted(), torch.get_num_threads()
+    of_device = str(chosen_device()), memory_limit(), is_checkpointing()
+    return *of_device, trusts, threads, bits_here()
 
 
 def is_watched(watcher: object = None) -> bool:

@@ -20,6 +20,7 @@ from privaudit.core.errors import (
     PluginError,
     UnknownNameError,
 )
+from privaudit.core.portable_bits import bits_here
 from privaudit.execution import executors
 from privaudit.execution.executors import HERE, Local, OnRay, find_executor
 from privaudit.execution.jobs import Finished, computing_as, computing_here, use_threads
@@ -77,7 +78,14 @@ def test_processes_give_what_this_one_gives_and_say_what_became_of_each_job() ->
         ):
             _ = there[job.name].value
     # Each has its part of the memory, and all else as here.
-    assert there[COMPUTES.name].value == ("cuda:3", 4_500_000, True, True, 2)
+    assert there[COMPUTES.name].value == (
+        "cuda:3",
+        4_500_000,
+        True,
+        True,
+        2,
+        bits_here(),
+    )
 
 
 def test_processes_are_started_where_they_save_time(

@@ -35,6 +35,7 @@ def _printed() -> Any:
 
 
 @partial(with_json, words="selftest", load=_printed)
+@options.with_bits
 def selftest(seed: Seed = 0, only: Only = None, on: options.On = "local") -> None:
     """Check the statistics on simulated data: coverage, false alarms, known leaks.
 

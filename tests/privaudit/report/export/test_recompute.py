@@ -25,14 +25,13 @@ from privaudit.core.errors import (
     TranscriptError,
     TrustError,
 )
-from privaudit.core.portable_bits import settings
 from privaudit.core.signing import own_key, public_half
 from privaudit.core.storage import file_hash
 from privaudit.report.export import recompute, recompute_run
 from privaudit.statistics.evidence import Limits
 from tests.altered_runs import alter_messages, sign_again
 from tests.conftest import Cli, common_cache
-from tests.places import ROOT
+from tests.privaudit.cli.test_start import command
 
 TINY: Any = {"rounds": 2, "clients": 2}
 AUDIT = "audits/server-reconstruct"
@@ -332,23 +331,12 @@ def test_the_command_says_what_came_of_it(run: Run, cli: Cli) -> None:
 @pytest.mark.slow
 def test_the_command_takes_the_bits_of_the_run(tmp_path: Path) -> None:
     """Portable ones in a shell of native ones, and with as many threads."""
-    known = {*settings(), "PRIVAUDIT_BITS", "OMP_NUM_THREADS"}
-    others = {name: value for name, value in os.environ.items() if name not in known}
-
-    def command(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "privaudit", *words],
-            env={**others, "PYTHONPATH": str(ROOT)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
     tiny = ("--trainer", "promptfl:epochs=1", "--rounds", "1", "--clients", "2")
-    command("train", "--bits", "portable", *tiny, "--name", "a", "--quiet")
-    command("attack", "a", "--bits", "portable", "--shadows", "0", "--quiet")
-    done = command("verify", "--recompute", "--runs", others["PRIVAUDIT_RUNS"])
+    command(tmp_path, "train", "--bits", "portable", *tiny, "--name", "a", "--quiet")
+    attack = ("attack", "a", "--bits", "portable", "--shadows", "0", "--quiet")
+    command(tmp_path, *attack)
+    runs = ("--runs", os.environ["PRIVAUDIT_RUNS"])
+    done = command(tmp_path, "verify", "--recompute", *runs)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(
         "comes out to the byte: 8 messages, and the audits server-reconstruct.\n"
