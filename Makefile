@@ -166,7 +166,8 @@ $(TRL)/.ready: pyproject.toml constraints.txt
 test-ray: export OMP_NUM_THREADS = 1
 test-ray: export TEST_TARGET = test-ray
 test-ray: $(RAY)/.ready
-	$(RAY)/bin/python -m pytest -q -m ray tests/privaudit/execution $(TESTS)
+	$(RAY)/bin/python -m privaudit.core.portable_bits \
+	  $(RAY)/bin/python -m pytest -q -m ray tests/privaudit/execution $(TESTS)
 
 $(RAY)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RAY)

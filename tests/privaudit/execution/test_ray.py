@@ -14,6 +14,7 @@ import pytest
 
 from privaudit.core.devices import use_checkpointing
 from privaudit.core.errors import ConfigError, LostWorkerError, UnknownNameError
+from privaudit.core.portable_bits import settings
 from privaudit.evaluation.tradeoff.sweep import sweep
 from privaudit.execution.executors import HERE, OnRay
 from privaudit.execution.jobs import use_threads
@@ -43,6 +44,8 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", str(ROOT))
+        for name in settings():  # nodes that somebody started in native bits
+            patch.delenv(name, raising=False)
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
         made.add_node(num_cpus=1)
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
