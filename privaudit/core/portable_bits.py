@@ -120,6 +120,8 @@ OPERATIONS: Mapping[str, str] = {
     "QR": "0fd8e90cd9",
     "eigenvectors": "8185f5108b",
     "singular values": "96cdf1f5b3",
+    "inverse": "b47f5e6b61",
+    "linear equations": "a19947e7e5",
     "square root": "72890b429a",
     "float64 log": "0742a382dd",
     "numpy exp": "35fc8a8e73",
@@ -392,6 +394,7 @@ def _results() -> dict[str, Any]:
     b = torch.randn(33, 47, generator=generator)
     query = a[None, None]
     doubles = a.double().numpy()
+    square = a.double().T @ a.double() + torch.eye(33, dtype=torch.float64)
     return {
         "matrix product": a @ b,
         "batched product": torch.bmm(a.expand(3, 65, 33), b.expand(3, 33, 47)),
@@ -412,6 +415,8 @@ def _results() -> dict[str, Any]:
         "QR": torch.linalg.qr(a.double())[0],
         "eigenvectors": torch.linalg.eigh(a.double() @ a.double().T)[1],
         "singular values": torch.linalg.svd(a.double())[1],
+        "inverse": torch.linalg.inv(square),
+        "linear equations": torch.linalg.solve(square, b.double()),
         "square root": a.abs().sqrt(),
         "float64 log": a.double().abs().log(),
         "numpy exp": np.exp(doubles),
