@@ -297,7 +297,7 @@ def warn_unless_held(asked: str | None = None) -> None:
     if asked == "portable" and bits == "native":
         why = "libraries were loaded without their settings"
     elif bits == "portable" and (device := _other_device()):
-        why = f"{device} computes, and no kernels of it are told to be"
+        why = f"{device} computes, by kernels of its own"
     elif bits == "portable" and (differing := differing_operations()):
         why = f"of {len(OPERATIONS)} operations these differ: {', '.join(differing)}"
     else:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.limits import check_json
-from privaudit.core.portable_bits import bits_here
+from privaudit.core.portable_bits import computed_with
 from privaudit.core.storage import (
     file_hash,
     read_bytes,
@@ -132,7 +132,7 @@ def made_with(packages: Sequence[str]) -> dict[str, Any]:
     """Return what the last bits of trained weights hang on, as a description has it."""
     return {
         "threads": torch.get_num_threads(),
-        "bits": bits_here(),
+        "bits": computed_with()["bits"],
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
 
