@@ -31,7 +31,7 @@ class Budget:
     tests: int
 
 
-BUDGET = Budget(lines=88_000, files=382, tests=68_950)
+BUDGET = Budget(lines=88_000, files=382, tests=68_960)
 """``docs/decisions/0017-budget.md``; today's, rounded up: the goals are 82,000 and 61,000."""
 
 

@@ -100,6 +100,9 @@ _NUMPY_BEFORE = (
 _TUNABLES = "GLIBC_TUNABLES"
 _THREADS = "OMP_NUM_THREADS"
 _ALSO_THREADS = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # they come before it
+_STARTED = (
+    "PRIVAUDIT_STARTED"  # by which process it was started anew, and in which bits
+)
 _TAKE_BACK = ("NPY_ENABLE_CPU_FEATURES", "ONEDNN_MAX_CPU_ISA")
 
 OPERATIONS: Mapping[str, str] = {
@@ -154,7 +157,7 @@ def portable_environment(given: Mapping[str, str]) -> dict[str, str]:
 
     On one thread, unless OMP_NUM_THREADS says how many: of all libraries alike.
     """
-    threads = given.get(_THREADS) or "1"
+    threads = _whole(given.get(_THREADS)) or "1"
     return {
         **{name: value for name, value in given.items() if name not in _TAKE_BACK},
         **settings(),
@@ -163,10 +166,15 @@ def portable_environment(given: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _whole(threads: str | None) -> str:
+    """Return a number of threads as it was given; empty for what is none."""
+    return threads if threads and threads.isdecimal() and int(threads) else ""
+
+
 def bits_here() -> Bits:
     """Return which bits this process was started for."""
     begun = _environment_at_start()
-    threads = begun.get(_THREADS)
+    threads = _whole(begun.get(_THREADS))
     held = (
         bool(threads)
         and all(begun.get(name) == value for name, value in settings().items())
@@ -180,11 +188,17 @@ def bits_here() -> Bits:
 def _environment_at_start() -> Mapping[str, str]:
     """Return what stood in the environment before this process could change it.
 
-    Not from /proc, where a process that gives itself a title, as Ray's workers do,
-    writes over it.
+    On Linux; a process that gives itself a title, as Ray's workers do, writes over it,
+    and is asked what stands there now, as elsewhere.
     """
-    begun = sys.modules[os.name].environ  # posix's or nt's own, which os.environ copies
-    return {os.fsdecode(name): os.fsdecode(value) for name, value in begun.items()}
+    try:
+        parts = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        parts = []
+    found = [os.fsdecode(part).partition("=") for part in parts if part]
+    if not found or not all(equals for _, equals, _ in found):
+        return os.environ
+    return {name: value for name, _, value in found}
 
 
 def start_anew(bits: Bits | None, threads: int | None = None) -> None:
@@ -194,7 +208,7 @@ def start_anew(bits: Bits | None, threads: int | None = None) -> None:
     portable bits take, None for any number. Nothing may have been printed or written yet.
     """
     wanted = str(threads) if threads and bits == "portable" else None
-    if wanted and os.environ.get(_THREADS) != wanted:
+    if wanted and _environment_at_start().get(_THREADS) != wanted:
         os.environ[_THREADS] = wanted
         _replace_process("portable")
     if bits is not None and bits != bits_here():
@@ -207,6 +221,19 @@ def _replace_process(bits: Bits) -> NoReturn:
     else:
         given = {n: v for n, v in os.environ.items() if n not in settings()}
         environment = {**given, CHOICE: bits}
+    mark = f"{os.getpid()} {bits}"  # a process that is replaced keeps its number
+    if os.environ.get(_STARTED) == mark:
+        changed = [
+            n
+            for n in portable_environment({})
+            if os.environ.get(n) != environment.get(n)
+        ]
+        raise ConfigError(
+            f"This process was started anew for {bits} bits, and something has changed "
+            f"{', '.join(changed) or 'a setting'} since, such as a sitecustomize.py. Take "
+            "that out."
+        )
+    environment[_STARTED] = mark
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
@@ -222,7 +249,11 @@ def use_portable_bits() -> None:
     if bits_here() == "portable":
         return
     loaded = [name for name in ("torch", "numpy") if name in sys.modules]
-    if loaded or sys.argv[:1] in ([], [""], ["-"]) or hasattr(sys, "ps1"):
+    script = Path(*sys.argv[:1])
+    is_there = (
+        sys.argv[:1] == ["-c"] or script.is_file() or (script / "__main__.py").is_file()
+    )
+    if loaded or not is_there or hasattr(sys, "ps1"):
         why = (
             f"{' and '.join(loaded)} {'is' if len(loaded) == 1 else 'are'} loaded, and "
             "cannot be told any more"

@@ -81,14 +81,23 @@ def test_several_threads_are_said_to_differ() -> None:
 
 
 @by_processor
-@pytest.mark.parametrize("name", [*_ALSO_THREADS, *_TAKE_BACK])
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", *_ALSO_THREADS, *_TAKE_BACK])
 def test_what_would_take_a_setting_back_is_replaced(name: str) -> None:
-    value = "2" if name in _ALSO_THREADS else "AVX2"
+    value = "0" if name.startswith("OMP") else "2" if name in _ALSO_THREADS else "AVX2"
     begun = "from privaudit.core.portable_bits import bits_here; print(bits_here())"
     assert started(begun, {**settings(), name: value}).stdout == "native\n"
     command = [sys.executable, "-c", DIFFERING]
     code = f"from privaudit.core.portable_bits import _main; _main({command})"
     assert json.loads(started(code, {name: value}).stdout) == ["portable", []]
+
+
+def test_what_a_process_sets_itself_comes_too_late() -> None:
+    code = (
+        "import os, privaudit.core.portable_bits as bits\n"
+        "os.environ.update(bits.portable_environment(os.environ))\n"
+        "print(bits.bits_here())\n"
+    )
+    assert started(code).stdout == "native\n"
 
 
 def test_the_square_root_is_exact_in_portable_bits() -> None:

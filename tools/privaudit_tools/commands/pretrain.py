@@ -240,9 +240,11 @@ def pretrain_projector(
     Clients never get these captions: they become reference records, or are left out.
     """
     from privaudit.core.devices import use_device
+    from privaudit.core.portable_bits import warn_unless_held
     from privaudit_tools.projector.making import make_captioner
 
     with use_device(device):
+        warn_unless_held()  # of the device
         _make_first(out)
         made = make_captioner(
             language,
