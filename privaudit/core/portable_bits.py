@@ -100,9 +100,8 @@ _NUMPY_BEFORE = (
 _TUNABLES = "GLIBC_TUNABLES"
 _THREADS = "OMP_NUM_THREADS"
 _ALSO_THREADS = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # they come before it
-_STARTED = (
-    "PRIVAUDIT_STARTED"  # by which process it was started anew, and in which bits
-)
+# Which process was started anew, and in which bits.
+_STARTED = "PRIVAUDIT_STARTED"
 _TAKE_BACK = ("NPY_ENABLE_CPU_FEATURES", "ONEDNN_MAX_CPU_ISA")
 
 OPERATIONS: Mapping[str, str] = {
@@ -223,15 +222,9 @@ def _replace_process(bits: Bits) -> NoReturn:
         environment = {**given, CHOICE: bits}
     mark = f"{os.getpid()} {bits}"  # a process that is replaced keeps its number
     if os.environ.get(_STARTED) == mark:
-        changed = [
-            n
-            for n in portable_environment({})
-            if os.environ.get(n) != environment.get(n)
-        ]
         raise ConfigError(
-            f"This process was started anew for {bits} bits, and something has changed "
-            f"{', '.join(changed) or 'a setting'} since, such as a sitecustomize.py. Take "
-            "that out."
+            f"This process was started anew for {bits} bits, and has others: something "
+            "sets variables of theirs, such as a sitecustomize.py. Take that out."
         )
     environment[_STARTED] = mark
     sys.stdout.flush()

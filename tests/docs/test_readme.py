@@ -74,10 +74,7 @@ def demo_commands() -> list[list[str]]:
 def test_the_demo_prints_what_the_readme_says(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first two runs, or all where DEMO_OUTPUT holds what ``make demo`` printed.
-
-    To the last digit, where this process computes portable bits as the demo does.
-    """
+    """Its first two runs, or all where DEMO_OUTPUT holds what ``make demo`` printed."""
     said = rows_of(printed_table())
     if output := os.environ.get("DEMO_OUTPUT"):
         found = rows_of(Path(output).read_text())
@@ -94,7 +91,7 @@ def test_the_demo_prints_what_the_readme_says(
         found = rows_of(out)
         assert list(found) == list(said)[:2]
     is_portable = bits_here() == "portable" and not differing_operations()
-    allowed = 0 if is_portable else DIFFERS
+    allowed = 0 if is_portable else DIFFERS  # to the last digit, as the demo computes
     for name, row in found.items():
         assert row.words == said[name].words
         assert row.numbers == pytest.approx(said[name].numbers, abs=allowed)

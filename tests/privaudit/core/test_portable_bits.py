@@ -74,8 +74,8 @@ def test_each_setting_has_an_effect(left_out: str) -> None:
 
 @by_processor
 def test_several_threads_are_said_to_differ() -> None:
-    done = started(DIFFERING, {**settings(), "OMP_NUM_THREADS": "2"})
-    bits, differing = json.loads(done.stdout)
+    several = {**settings(), "OMP_NUM_THREADS": "2"}
+    bits, differing = json.loads(started(DIFFERING, several).stdout)
     assert bits == "portable"
     assert "QR" in differing
 
@@ -98,6 +98,12 @@ def test_what_a_process_sets_itself_comes_too_late() -> None:
         "print(bits.bits_here())\n"
     )
     assert started(code).stdout == "native\n"
+
+
+def test_no_process_is_started_anew_twice() -> None:
+    mark = "import os; os.environ['PRIVAUDIT_STARTED'] = f'{os.getpid()} portable'\n"
+    done = started(f"{mark}import privaudit; privaudit.use_portable_bits()")
+    assert "was started anew for portable bits, and has others" in done.stderr
 
 
 def test_the_square_root_is_exact_in_portable_bits() -> None:
